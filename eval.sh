@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# The driver: configuration from config.sh, options from the command line, one plan, one launch.
-# Everything that decides lives in imageevalkit/cli; this file only reads bash configuration.
+# The driver: reads config.sh, makes the driver's environment, and starts imageevalkit.cli with the user's options.
 set -euo pipefail
 
 if ((BASH_VERSINFO[0] < 5)) && [[ $BASH_VERSION != 4.[3-9]* ]]; then
@@ -13,8 +12,12 @@ case ${1-} in
   prefetch) set -- --prefetch "${@:2}" ;;
 esac
 
-unset PYTHONHOME # of another Python, which ours cannot start with
+unset PYTHONHOME # it belongs to another Python, and ours would not start
 REPO="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)"
+if [[ ${1-} == --prefetch && ! -d $REPO/imageevalkit/extras/prefetch ]]; then
+  echo "error: prefetch: this checkout has no imageevalkit/extras/prefetch; restore the folder" >&2
+  exit 2
+fi
 # shellcheck source=utils/config_defaults.sh
 . "$REPO/utils/config_defaults.sh"
 if [[ $REPO == *:* ]]; then
@@ -22,15 +25,15 @@ if [[ $REPO == *:* ]]; then
   exit 2
 fi
 
-# The environment wins over config files for these: keys, tokens and the endpoints they belong to.
-# utils/config_defaults.sh has them too.
+# The environment overrides config files for these: keys, tokens and their endpoints. utils/config_defaults.sh has the
+# same list.
 ENVIRONMENT_FIRST=(API_KEY BASE_URL AZURE_OPENAI_ENDPOINT OPENAI_API_VERSION OPENAI_ORG_ID OPENAI_PROJECT_ID
   OPENAI_CUSTOM_HEADERS HF_TOKEN HF_ENDPOINT)
 EXPORTED=("${ENVIRONMENT_FIRST[@]}"
   CONDA_BASE CUDA_BASE TORCH_HOME HF_HOME TRANSFORMERS_CACHE HF_HUB_OFFLINE TRANSFORMERS_OFFLINE)
 
-# NUL-separated: kind, name, count, values, of every variable in capitals; "end" last, so that a dump cut short is
-# noticed. Secrets are not in it, they travel in the environment.
+# Prints every variable in capitals, NUL-separated: kind, name, count, values. The last word is "end": without it the
+# dump was cut short. Secrets are left out; jobs get them through the environment.
 dump_config() {
   local kind name key
   while read -r kind name; do
@@ -54,12 +57,12 @@ dump_config() {
   printf 'end\0'
 }
 
-# For --help and slips of the pen before there is an environment: any Python will do that knows the options' module.
+# Prints a Python for --help and for errors of options, before the driver's environment exists.
 find_python() {
   local candidate found
   for candidate in "${PYTHON:-}" python3 python3.12 python3.11 python3.13; do
     [[ -n $candidate ]] || continue
-    # its own path: what a version manager puts in its place takes a tenth of a second to find it
+    # its own path: the stub of a version manager takes a tenth of a second to find it
     found=$("$candidate" -ISc 'import sys; print(sys.executable); sys.exit(sys.version_info < (3, 11))' 2>/dev/null) || continue
     printf '%s\n' "$found"
     return
@@ -69,7 +72,7 @@ find_python() {
 }
 
 OUR_PATHS="$REPO:$REPO/infer"
-# every file of a run is UTF-8, whatever the locale
+# every file of a run is UTF-8, in every locale
 export PYTHONUTF8=1
 
 DRIVER=$REPO/.venv/bin/python
@@ -83,12 +86,12 @@ if [[ -n $asks_help || ! -x $DRIVER ]]; then
   [[ -z $asks_help ]] || exit 0
 fi
 
-# A model with a gateway of its own names the variable of its key: any that ends in _API_KEY will do.
+# A model with its own gateway names the variable of its key, which must end in _API_KEY.
 declare -A given=()
 for name in $(compgen -v | grep '_API_KEY$' || :); do ENVIRONMENT_FIRST+=("$name"); done
 for name in "${ENVIRONMENT_FIRST[@]}"; do given[$name]="${!name-}"; done
 
-# Sourced here and not in a function, where a user's plain `declare` would make a local variable.
+# Sourced outside of a function: in a function, a user's plain `declare` would make a local variable.
 for file in "$REPO/config.sh" "$REPO/config.local.sh"; do
   [[ -e $file ]] || continue
   is_unix=1
@@ -114,8 +117,8 @@ for name in "${EXPORTED[@]}"; do
   if [[ -n ${!name-} ]]; then export "${name?}"; else unset "$name"; fi
 done
 
-# ONNX Runtime (which reads text, and which diffusers imports), vLLM and Hugging Face's libraries would report to their
-# makers, where there is no internet too
+# ONNX Runtime (for OCR, and imported by diffusers), vLLM and Hugging Face's libraries would send usage data, even on
+# machines without internet
 export ORT_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1
 status=0
 bash "$REPO/utils/make_env.sh" --driver || status=$?
@@ -128,7 +131,7 @@ if [[ -n ${PYTHONPATH:-} ]]; then
   PYTHONPATH=$("$DRIVER" -IS "$REPO/imageevalkit/common/python_path.py" "$DRIVER")
 fi
 export PYTHONPATH="$OUR_PATHS${PYTHONPATH:+:$PYTHONPATH}"
-# exec: the launcher becomes this process, so that Ctrl-C, SIGTERM and its exit status are the launcher's own
+# exec: the launcher replaces this process and gets Ctrl-C and SIGTERM; its exit status is the command's
 exec 3< <(dump_config)
 # utils/prefetch.sh reads the same configuration
 program=cli

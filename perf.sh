@@ -1,6 +1,15 @@
 #!/usr/bin/env bash
-# Measures speed as ratios, each against a bar: bash perf.sh [names], all that need no GPU without names; --list
+# Measures speed as ratios, each against a bar.
+#   bash perf.sh [NAME…]    the programs of these names; without names, all
+#   bash perf.sh --list     the names of the programs
 set -euo pipefail
+for word; do
+  case $word in -h | --help)
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p;}' "${BASH_SOURCE[0]}"
+    exit
+    ;;
+  esac
+done
 cd "$(dirname "${BASH_SOURCE[0]}")"
 unset PYTHONPATH PYTHONDONTWRITEBYTECODE
 
@@ -21,7 +30,7 @@ for name in "${chosen[@]}"; do
   fi
 done
 
-# what users get, and beside it what the programs need: torch, diffusers, transformers
+# the users' environment, and beside it the packages of the programs: torch, diffusers, transformers
 bash utils/make_env.sh --driver
 bash utils/make_env.sh --requirements requirements/test.txt --path .venv-test
 

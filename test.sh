@@ -1,11 +1,19 @@
 #!/usr/bin/env bash
-# All tests, linters, type checks and the site of the documentation; makes the environments it needs. Usage: bash test.sh [pytest arguments]
-# The unit tests alone, without those of thousands of random cases: bash test.sh --fast [pytest arguments]
-# The examination of a GPU: bash test.sh --gpu [--wheels FOLDER] [--tiny] [--parts A,B] [--seconds S] [--write FILE];
-# --wheels: on a machine without a network, with a folder that tests/gpu/pack.sh has filled.
+# Runs all tests, linters and type checks, and builds the documentation site. It makes the environments for this.
+#   bash test.sh [pytest arguments]
+#   bash test.sh --fast [pytest arguments]    only the unit tests
+#   bash test.sh --gpu [--wheels FOLDER] [--tiny] [--parts A,B] [--seconds S] [--write FILE]    examines a GPU
+# --wheels: for a machine without a network; tests/gpu/pack.sh fills the folder.
 set -euo pipefail
+for word; do
+  case $word in -h | --help)
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p;}' "${BASH_SOURCE[0]}"
+    exit
+    ;;
+  esac
+done
 cd "$(dirname "${BASH_SOURCE[0]}")"
-# modules are compiled once, when they are first imported: to compile all of torch and its like takes longer than that
+# modules are compiled at their first import: compiling all of torch during installation takes longer
 unset PYTHONPATH PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE=no # pip reads it as the value of its setting "compile"
 export PIP_USER=0        # a pip.conf with "user = true" does not go with --target
@@ -15,7 +23,7 @@ if [[ ${1-} == --gpu ]]; then
   is_gpu=1
   shift
 fi
-# the copies of the tree that tests run have the compiled modules too
+# copies of the tree in tests contain the compiled modules, too
 compile() {
   .venv-test/bin/python -m compileall -q benchmarks eval_models imageevalkit infer utils
 }
@@ -27,22 +35,22 @@ fi
 
 if [[ ${1-} == --fast ]]; then
   bash utils/make_env.sh --requirements requirements/test.txt --path .venv-test
-  exec .venv-test/bin/python -m pytest -n 2 --dist worksteal -m "not slow" tests/unit "${@:2}"
+  exec .venv-test/bin/python -m pytest -n 2 --dist worksteal tests/unit "${@:2}"
 fi
 
-# what is under way in the background ends with this script, however it ends
+# background processes end with this script
 checked=''
 trap 'jobs -p | xargs -r kill 2>/dev/null || true; rm -f "$checked"' EXIT
 checked=$(mktemp)
 
-# the environment that users get, shared by the end-to-end tests, beside that of the tests themselves
+# the users' environment for the end-to-end tests, beside the environment of the tests
 bash utils/make_env.sh --driver &
 driver=$!
 bash utils/make_env.sh --requirements requirements/test.txt --path .venv-test
 
 bin="$PWD/.venv-test/bin"
 
-# beside the environment, where nothing but the tests that need them sees them; where that fails, those are skipped
+# outside of the environment, so that only the tests that need these packages see them; without them these are skipped
 install_beside() {
   local list=requirements/test_$1.txt packages=.venv-test/${1//_/-}-packages
   ! cmp -s "$list" "$packages/requirements.txt" || return 0
@@ -63,12 +71,12 @@ if [[ $is_gpu ]]; then
   exit "$status"
 fi
 waits=("$driver")
-for name in dreamsim blip_diffusion mplug nudenet; do
+for name in dreamsim mplug nudenet; do
   install_beside "$name" &
   waits+=($!)
 done
 
-# the page's linter and bundler, and what its tests find faults of accessibility with
+# the page's linter and bundler, and the accessibility checker of its tests
 install_page() {
   local page=imageevalkit/report/page
   [[ ! $page/node_modules/.package-lock.json -nt $page/package-lock.json ]] || return 0
@@ -89,7 +97,7 @@ check() {
   bash utils/make_env.sh --requirements requirements/docs.txt --path .venv-docs
   NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
 }
-# beside the tests, which wait for processes and servers half of the time
+# in parallel to the tests, which wait for processes and servers half of the time
 check >"$checked" 2>&1 &
 checks=$!
 

@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple
 class MeasurerSetting(NamedTuple):
     """Where to find an evaluator. ``weights`` are names in :mod:`eval_models.encoders.weights`.
 
-    Kinds: a "reader" reads text, an "encoder" maps images to numbers, a "detector" finds objects, a
+    Kinds: a "reader" reads text, an "encoder" maps images to numbers, a "detector" finds objects. A
     "vqascore" returns the probability of a yes, a "vqa" answers in a word, a "preference" scores human
-    preference, a "metric" is another number of one image, and a "measurer" belongs to a benchmark. ``place``
-    says where it runs: "gpu" (on the CPU without a GPU), "cpu" in the environment of its benchmark, or
-    "driver", in the environment of the driver.
+    preference. A "metric" is another number of one image, and a "measurer" belongs to a benchmark. ``place``
+    is where it runs. "gpu" means on a GPU if there is one; "cpu" means in the environment of its benchmark;
+    "driver" means in the driver's environment.
     """
 
     module: str

@@ -1,9 +1,9 @@
 """The registry of ``benchmarks/``, ``infer/``, ``eval_models/`` and plug-ins by name. No other file looks
 into them.
 
-Heavy modules are imported only when used. A plug-in is an entry point of an installed package: its group is
-one of :data:`PLUGIN_KINDS` after ``imageevalkit.``, its name is the name that users write. A name of the
-tree always means the tree's own.
+Heavy modules are imported only when used. A plug-in is an entry point of an installed package. Its group is
+one of :data:`PLUGIN_KINDS` after ``imageevalkit.``, its name is the name that users write. A name of the tree
+always means the tree's own object.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchm
 
 
 def benchmark_tasks(plugins: Iterable[str] = ()) -> dict[str, str]:
-    """Returns the task of every benchmark of the tree, foreign ones included, and of those of ``plugins``.
+    """Returns the task of every benchmark of the tree, foreign ones included, and of each of ``plugins``.
 
     ``plugins`` may have names of other benchmarks and unknown names.
 
@@ -451,7 +451,7 @@ def model_entries(name: str) -> Mapping[str, Any]:
         )
     for entry in value.values():
         if isinstance(entry, Mapping) and str(entry.get("module")).startswith("."):
-            raise CellFailure(f"{where}: 'module' is {entry['module']!r}: write the whole name of the module")
+            raise CellFailure(f"{where}: 'module' is {entry['module']!r}: write the full name of the module")
     return value
 
 
@@ -461,7 +461,7 @@ def rewriter_names() -> list[str]:
 
 
 def rewriter_class(name: str) -> Any:
-    """Returns the class of the rewriter ``name`` (:class:`imageevalkit.judges.rewriter.Rewriter`).
+    """Returns the class of the rewriter ``name`` (:class:`imageevalkit.extras.rewrite.contract.Rewriter`).
 
     Raises UserError if there is none, or its file has an error.
     """
@@ -481,7 +481,7 @@ def rewriter_class(name: str) -> Any:
     if not classes or inspect.isabstract(classes[0]):
         raise UserError(
             f"{where} holds no class with name = '{name}' and all methods of a Rewriter "
-            "(imageevalkit/judges/rewriter.py)"
+            "(imageevalkit/extras/rewrite/contract.py)"
         )
     return classes[0]
 
@@ -598,8 +598,7 @@ def measurer_setting(name: str, kind: str = "") -> Any:
         return measurers()[name]
     if not kind:
         raise unknown("metric model", name, measurers(), ", and one of your own as module:Class")
-    what = "text reader" if kind == "reader" else kind
-    raise unknown(what, name, [*measurer_names(kind), *judges()], ", and any model as backend:model")
+    raise unknown("evaluator", name, [*measurer_names(kind), *judges()], ", and any model as backend:model")
 
 
 def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
@@ -615,7 +614,7 @@ def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {one_line(error)}{remedy_of_import(error, 'EVAL_ENV_MAP')}"
-        raise UserError(f"metric model '{name}' cannot be made: {why}") from error
+        raise UserError(f"metric model '{name}' cannot be created: {why}") from error
     if not isinstance(answerer, Answerer):
         raise UserError(f"metric model '{name}' is no Answerer (imageevalkit/benchmark/answerer.py)")
     return answerer

@@ -1,7 +1,8 @@
 """A judge behind an API: the evaluate job against a plain client.
 
-1,000 images of 1.7 MB and 1024 px, one question each, 64 requests in flight, a fresh local server with seeded lognormal
-latencies (median 0.3 s, p99 3 s). The plain client (``perf/plain.py``) runs against the same latencies.
+The job asks one question about each of 1,000 images of 1.7 MB and 1024 px, with 64 requests in flight. A
+fresh local server has seeded lognormal latencies (median 0.3 s, p99 3 s). The plain client
+(``perf/plain.py``) runs against the same latencies.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def job_rows(python: str, count: int) -> list[Row]:
     for how, is_parallel in (("in turn", False), ("side by side", True)):
         with tempfile.TemporaryDirectory() as folder:
             jobs = [Job(f"empty:{n}", "empty", command, [], [f"{folder}/{n}.log"]) for n in range(count)]
-            said = io.StringIO()
-            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), Meter() as meter:
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), Meter() as meter:
                 summary = run_plan(Plan(folder, is_parallel, jobs), {})
         failed = [f"{job.name} is {job.state}" for job in summary.jobs if job.state != "complete"]
         label = f"{count} empty jobs, {how} / processes"

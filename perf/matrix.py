@@ -1,10 +1,11 @@
-"""Models × benchmarks: how well the launcher uses 8 GPUs, and what the plan of many models takes.
+"""Models × benchmarks: how well the launcher uses 8 GPUs, and the time of planning many models.
 
 The local launcher runs 5 models × 6 benchmarks on 8 simulated GPUs with jobs that sleep. A generate job makes one
 benchmark after another; each evaluation waits for its images; every third evaluation needs no GPU. The lower bound of
 the makespan is the larger of two: all GPU seconds over the number of GPUs, and the longest chain of jobs.
 
-The plan is ``--dry_run`` of 500 models behind an API × 2 benchmarks of 800 items, compared with that of one model.
+The plan is ``--dry_run`` of 500 models behind an API × 2 benchmarks of 800 items, compared with the plan of
+one model.
 """
 
 from __future__ import annotations
@@ -88,11 +89,11 @@ def local_rows(folder: Path, mean: float) -> list[Row]:
     jobs, bound = jobs_of(place, mean)
     plan = Plan(str(place / "run"), True, jobs)
     outcome_path(place / "run", cell_of(plan.cells[0]), "").parent.mkdir(parents=True)
-    said = io.StringIO()
+    output = io.StringIO()
     with (
         simulated_gpus(place / "gpus"),
-        contextlib.redirect_stdout(said),
-        contextlib.redirect_stderr(said),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(output),
         Meter() as meter,
     ):
         summary = local.run_plan(plan, {})
@@ -102,7 +103,7 @@ def local_rows(folder: Path, mean: float) -> list[Row]:
 
 
 def plan_rows(kit: Toolkit, models: int) -> list[Row]:
-    """The plan of so many models over that of one."""
+    """The plan of so many models over the plan of one."""
     words = ["--use_api", "true", "--dry_run", "--ds_names", f"{BENCHMARK};{JUDGED}", "--model_names"]
     one = kit.run(*words, "model-0")
     many = kit.run(*words, ";".join(f"model-{n}" for n in range(models)))

@@ -68,8 +68,8 @@ def write_result(cell: Cell, items: int, png: bytes, preview: bytes) -> None:
         lines["scores"].append(scored | more)
         asked = {"item": name, "evaluator": PPOCR.id, "status": "ok", "error": None, "parsed": "yes"}
         for q in range(3):
-            said = {"question": f"vqa/{q}", "request": f"{sha256[:60]}{q:04}", "raw": f"{q}: {_REPLY}"}
-            lines["judgements"].append(asked | said)
+            judgement = {"question": f"vqa/{q}", "request": f"{sha256[:60]}{q:04}", "raw": f"{q}: {_REPLY}"}
+            lines["judgements"].append(asked | judgement)
     for file, records in lines.items():
         (cell.folder / f"{file}.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
     counts, fixed = Coverage(items, items, 0, 0, 0, 0, items, 0, 0), ("withhold", None, dict(PROVENANCE))

@@ -97,7 +97,7 @@ class Toolkit:
         shutil.rmtree(self.output, ignore_errors=True)
 
     def run(self, *words: str, servers: Sequence[ServerProcess] = ()) -> Usage:
-        """Runs ``bash eval.sh`` with ``words``; the first server is that of BASE_URL. Earlier logs are removed."""
+        """Runs ``bash eval.sh`` with ``words``; BASE_URL names the first server. Earlier logs are removed."""
         shutil.rmtree(self.log, ignore_errors=True)
         return measure(
             ["bash", str(self.checkout / "eval.sh"), *words],

@@ -22,12 +22,12 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 # The files that take longest, first: the workers of pytest-xdist then end together.
 _LONGEST = """
-interruptions requeues slurm controller machines accounting
+interruptions requeues slurm controller machines
 every_benchmark watch eval_sh oneig_runs batches api_runs following_runs judged_runs perf
 prompt_rewriters gate benchmark_discovery
 replicas env_scripts served_judge llm2clip measurers transformers_judge foreign_benchmarks
 offline native_models guest_code local_launcher kill_resume perceptual_encoder local_judge_runs power_cut keys
-model_entries cell_folders ocr outside_text open_files adoption blip_diffusion metric_zoo relations openai_judge
+model_entries cell_folders ocr outside_text open_files adoption metric_zoo relations openai_judge
 openai_images prefetch_models gpu_runs dataset_entries requirements api_routes following damaged_files evaluation
 architecture guard gpus_of_work geneval gpu_plan guide_benchmarks contract authors_models_a
 """.split()  # noqa: SIM905

@@ -24,7 +24,7 @@ try:
     from tqdm import tqdm
 except ImportError as error:
     print(  # noqa: T201 - nothing of ours can be imported yet
-        f"error: this Python lacks {error.name}; use one that has it: {REPO}/.venv/bin/python {__file__} DIR",
+        f"error: this Python has no {error.name}; use one that has it: {REPO}/.venv/bin/python {__file__} DIR",
         file=sys.stderr,
     )
     sys.exit(2)
@@ -36,8 +36,8 @@ from imageevalkit.common.machine import available_cores  # noqa: E402
 THRESHOLD = 0.98
 # JPEG moves a flat colour by up to 5 of 255 (quality 20), film grain of sigma 2 by 8
 TOLERANCE = 8
-# Measured on 1024 px images, PNG and JPEG: specks keep at most 0.42 of their area, anything drawn (a
-# 1 px line, text of 10 px) at least 1.1, because its neighbours fill in.
+# Measured on 1024 px images, PNG and JPEG: specks keep at most 0.42 of their area. Anything drawn (a 1 px
+# line, text of 10 px) keeps at least 1.1, because its neighbours fill in.
 _DRAWN = 0.75
 
 
@@ -60,7 +60,7 @@ def is_blank(image: Image.Image, threshold: float = THRESHOLD, tolerance: int = 
 
     At least ``threshold`` of its pixels lie within ``tolerance`` (of 255, in every channel) of one colour,
     and the others are scattered single pixels: a white page with one small word is no blank image. Full
-    transparency is blank whatever lies under it.
+    transparency is blank, with any pixels under it.
     """
     if image.mode not in ("L", "RGB", "RGBA"):
         image = image.convert("RGBA")
@@ -111,7 +111,7 @@ def image_files(folder: Path) -> Iterator[Path]:
 def check_images(
     folder: Path, threshold: float = THRESHOLD, tolerance: int = TOLERANCE, threads: int | None = None
 ) -> Report:
-    """Decode every image below ``folder`` completely and sort out those that show nothing.
+    """Decode every image below ``folder`` completely and collect the blank and unreadable ones.
 
     ``threads`` defaults to the cores this process may use. A progress bar is shown on a terminal.
     """

@@ -1,13 +1,12 @@
 # shellcheck shell=bash
-# Sourced by the helpers in this folder: `config_defaults NAME…` sets and exports each NAME as eval.sh does, so
-# that a helper run by hand works on the same folders. The config files win, except for keys, tokens and the
-# endpoints they belong to: there the environment does. A NAME that is empty in the end is unset.
-# A subshell reads the files: nothing else in them reaches the helper.
+# Sourced by the scripts in this folder. `config_defaults NAME…` sets and exports each NAME as eval.sh does, so that
+# these scripts use the same folders. Config files override the environment, except for keys, tokens and their
+# endpoints. An empty NAME is unset. A subshell reads the files, so no other variable of them is set.
 
 unset CDPATH # makes `cd` print, and go elsewhere
 config_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# Editors on Windows add a byte order mark, and CR at the ends of lines, which bash would take into each value.
+# Editors on Windows add a byte order mark, and CR at the ends of lines, which would become part of each value.
 # `is_unix_text FILE`: FILE has neither. `unix_text FILE` prints FILE without them.
 is_unix_text() {
   [[ $(<"$1")$'\n' != *$'\r\n'* && $(<"$1") != $'\xef\xbb\xbf'* ]]
@@ -42,8 +41,8 @@ config_defaults() {
   )
 }
 
-# `config_map MAP [FILE]` prints the names and values of a map of config.sh, NUL after each: as the config files leave
-# it, or as FILE alone does.
+# `config_map MAP [FILE]` prints the names and values of a map of the config files (or of FILE alone), each with a NUL
+# after it.
 config_map() {
   (
     set +eu

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Downloads Hugging Face repositories into HF_HOME/hub, to be copied to nodes without internet:
+# Downloads Hugging Face repositories into HF_HOME/hub, which can be copied to nodes without internet:
 #   bash utils/download_model_hf_home.sh org/name [org/name…] [--repo-type model|dataset] [--revision R] [--include P]
 # HF_HOME, HF_ENDPOINT and HF_TOKEN come from the environment or the config files; the token is never an argument.
 set -euo pipefail

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Scores one model's images with a benchmark, that of the link's name where this script is called by a link to it:
-# bash utils/evaluate.sh MODEL_NAME EVAL_ENV BENCHMARK, or bash eval/<benchmark>.sh MODEL_NAME EVAL_ENV
+# Scores one model's images with one benchmark:
+#   bash utils/evaluate.sh MODEL_NAME EVAL_ENV BENCHMARK
+#   bash eval/<benchmark>.sh MODEL_NAME EVAL_ENV         a link to this script
 set -euo pipefail
 name="$(basename "${BASH_SOURCE[0]}" .sh)"
 usage="bash eval/$name.sh MODEL_NAME EVAL_ENV"

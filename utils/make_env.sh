@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Builds an environment from the lists in requirements/, or brings it up to date when its list has changed:
-#   bash utils/make_env.sh --driver                          .venv, for the driver
-#   bash utils/make_env.sh --model NAME [--path DIR]         requirements/model/ENVIRONMENT.txt
-#   bash utils/make_env.sh --benchmark NAME [--path DIR]     requirements/benchmark/*/ENVIRONMENT.txt, or one for several
-#   bash utils/make_env.sh --judge NAME [--path DIR]         requirements/judge/ENVIRONMENT.txt
-#   bash utils/make_env.sh --requirements FILE --path DIR    any list
-# NAME is one that INFER_ENV_MAP or EVAL_ENV_MAP of config.sh gives an environment, or a list. Without --path the
-# environment goes where config.sh says: a path, or ${CONDA_BASE}/envs/ENVIRONMENT. mamba, conda or micromamba makes it
-# where there is one, else it is a venv. A list's line "# python: 3.10" says which Python it is made with (else 3.12).
-# Nothing happens when the environment is up to date. PYTHON names the interpreter of a venv, conda or not.
+#   bash eval.sh env --driver                          .venv, for the driver
+#   bash eval.sh env --model NAME [--path DIR]         requirements/model/ENVIRONMENT.txt
+#   bash eval.sh env --benchmark NAME [--path DIR]     requirements/benchmark/*/ENVIRONMENT.txt, or one for several
+#   bash eval.sh env --judge NAME [--path DIR]         requirements/judge/ENVIRONMENT.txt
+#   bash eval.sh env --requirements FILE --path DIR    any list
+# NAME has an environment in INFER_ENV_MAP or EVAL_ENV_MAP of config.sh, or is the name of a list. Without --path the
+# environment goes to its path in config.sh, or to ${CONDA_BASE}/envs/ENVIRONMENT. mamba, conda or micromamba makes it
+# if one is installed; otherwise it is a venv. A list's line "# python: 3.10" sets its Python (default: 3.12). An
+# up-to-date environment stays unchanged. PYTHON names the interpreter of a venv, conda or not.
 set -euo pipefail
-# CDPATH makes `cd` print, and go elsewhere. Packages on PYTHONPATH count as installed for pip, and those of another
+# CDPATH makes `cd` print, and go elsewhere. pip counts packages on PYTHONPATH as installed, and packages of another
 # Python break it.
 unset CDPATH PYTHONPATH PYTHONHOME
 # a pip.conf with "user = true" is refused in a venv, and would install beside a conda environment
@@ -20,8 +20,8 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=utils/config_defaults.sh
 . "$repo/utils/config_defaults.sh"
 
-# Inside each environment: the hash of the list it holds, or "building", or "installed" if its packages are there and may
-# not import. The hash is written last, so that an environment left by a killed build never looks complete.
+# A file in each environment: the hash of its list, "building", or "installed" (all packages are installed, but may not
+# import). The hash is written last, so that an environment of a killed build never looks complete.
 stamp_name=.imageevalkit-requirements
 
 fail() {
@@ -66,13 +66,13 @@ parse_options() {
   [[ $wanted -eq 1 ]] || fail "say one of --driver, --model NAME, --benchmark NAME, --judge NAME, --requirements FILE"
 }
 
-# From the name of a model, benchmark or judge to its environment and its list: `find_list KIND NAME` sets
+# Finds the environment and the list of a model, benchmark or judge. `find_list KIND NAME` sets
 #   list         a file below requirements/; empty: NAME runs in the driver's environment
 #   environment  as config.sh names it; empty: it has none for NAME
 #   map, entry   where config.sh does: INFER_ENV_MAP[NAME], EVAL_ENV_MAP[NAME or what several benchmarks share]
 #   folder       the name of an environment's folder that config.sh does not name
-# A list is named after the environment, or after NAME. Where neither is one, config.local.sh has given NAME another
-# environment, and the list is that of the environment in config.sh.
+# A list is named after the environment, or after NAME. If there is no such list, config.local.sh has given NAME another
+# environment: then the list is named after the environment in config.sh.
 find_list() {
   local kind=$1 name=$2
   local -A lists=() configured=() shipped=()
@@ -95,13 +95,13 @@ find_list() {
   [[ -n ${configured[$name]+known} ]] || is_benchmark || no_list
 }
 
-# Most benchmarks need no entry in a map: a script is enough, or a class with that name, in the file of another one too.
+# Most benchmarks need no entry in a map: a script is enough, or a class with that name in any benchmark's file.
 is_benchmark() {
   [[ $kind == benchmark ]] || return
   [[ -e $repo/eval/$name.sh ]] || grep -qsF -e "\"$name\"" -e "'$name'" "$repo"/benchmarks/*/benchmark.py
 }
 
-# Fills lists, by name: that of the file, and those of its line "# also for: NAME…". A benchmark may run in a judge's
+# Fills lists by name: the file's name, and the names in its line "# also for: NAME…". A benchmark may run in a judge's
 # environment, too.
 read_lists() {
   local folder file line other
@@ -119,7 +119,7 @@ read_lists() {
   done
 }
 
-# What several benchmarks share (the environment of their image encoders) stands under a name of its own.
+# The environment of image encoders, which several benchmarks share, has its own name.
 share_environment() {
   local key shared
   for key in "${!shipped[@]}"; do
@@ -142,7 +142,7 @@ no_list() {
   fail "unknown $kind '$name'$(suggestion "$name" "${names[@]}"): neither $map in config.sh nor requirements/$kind has it (lists: $known)"
 }
 
-# The packages of a list and of those it includes, a line each.
+# Prints the packages of a list and of the lists that it includes, a line each.
 packages_of() {
   closure "$1" | sed -n 's/[[:space:]]*#.*//;/./p' | sort -u
 }
@@ -154,7 +154,7 @@ read_map() {
   while IFS= read -r -d '' key && IFS= read -r -d '' value; do _map["$key"]=$value; done
 }
 
-# `suggestion NAME KNOWN…` prints " (did you mean 'x'?)" or nothing; nothing, too, where there is no Python to ask.
+# `suggestion NAME KNOWN…` prints " (did you mean 'x'?)" or nothing. It prints nothing if no Python is installed.
 suggestion() {
   local candidate
   for candidate in "$repo/.venv/bin/python" "${PYTHON:-python3}" python3.12 python3.11; do
@@ -164,20 +164,20 @@ print(suggest(sys.argv[1], sys.argv[2:]))' "$@" 2>/dev/null && return
   return 0
 }
 
-# `find_conda` sets conda to the first that runs: below CONDA_BASE, on PATH, or where a shell hook has left its place.
-# Empty: there is none.
+# `find_conda` sets conda to the first one that runs: below CONDA_BASE, on PATH, or in a variable of a shell hook. If
+# none runs, conda is empty.
 find_conda() {
   local -a candidates=(mamba conda micromamba "${CONDA_EXE:-}" "${MAMBA_EXE:-}")
   [[ -z ${CONDA_BASE:-} ]] || candidates=("$CONDA_BASE"/{bin,condabin}/{mamba,conda,micromamba} "${candidates[@]}")
   for conda in "${candidates[@]}"; do
-    # a stub of a version manager answers to the name and then fails
+    # a stub of a version manager has the name, but fails
     if [[ -n $conda ]] && "$conda" --version >/dev/null 2>&1; then return; fi
   done
   conda=''
 }
 
-# Prints the folder of conda's base environment, below which its environments live. Status 1: there is no conda, or it
-# does not say.
+# Prints the folder of conda's base environment, which contains its environments. Status 1: there is no conda, or it
+# prints no folder.
 conda_base() {
   [[ -n $conda ]] || return
   # conda and mamba 1 call it root_prefix, mamba 2 and micromamba base environment
@@ -205,7 +205,8 @@ resolve() {
   [[ $path == /* ]] || path=$PWD/$path
 }
 
-# Sets path to where config.sh expects the environment, CONDA_BASE to that of the conda on PATH where it has none.
+# Sets path to the folder in which config.sh expects the environment. If CONDA_BASE is empty, sets it to the folder of the
+# conda on PATH.
 find_place() {
   folder=${environment:-$folder}
   if ! path=$(environment_folder "$folder"); then
@@ -216,7 +217,7 @@ find_place() {
   fi
 }
 
-# Tells how a run comes to use the environment where config.sh does not say so yet.
+# Prints the entry that makes a run use the environment, unless config.sh has it already.
 say_how_it_is_found() {
   local value=$path
   [[ -n $kind && $(environment_folder "$environment") != "$path" ]] || return 0
@@ -224,7 +225,7 @@ say_how_it_is_found() {
   echo "to run $entry in it, set ${map}['$entry']='$value' in config.local.sh" >&2
 }
 
-# The lines of a requirements file and of those it includes.
+# Prints the lines of a requirements file and of the files that it includes.
 closure() {
   local line
   # shellcheck disable=SC2094  # the function reads another file than its caller
@@ -243,7 +244,7 @@ read_python() {
   [[ -z $wanted || $wanted =~ ^3\.[0-9]+$ ]] || fail "$shown_list: '# python: $wanted' names no Python like 3.10"
 }
 
-# A stub of a version manager answers to a name and then fails, so only running it tells.
+# A stub of a version manager has the name, but fails: so the program is run.
 suits() {
   "$1" -c 'import sys
 wanted = sys.argv[1]
@@ -270,26 +271,40 @@ find_python() {
   fail "no Python 3.11 or newer found${PYTHON:+ (PYTHON=$PYTHON)}; install one or set PYTHON to its path"
 }
 
+# Prints the last line of the log; without the names of packages, which would fill it.
+progress() {
+  local line commas
+  line=$(tail -n 1 "$log" | tr -d '\r')
+  if [[ $line == 'Installing collected packages: '* ]]; then
+    commas=${line//[^,]/}
+    line="installing packages: $((${#commas} + 1))"
+  fi
+  if ((${#line} > 90)); then
+    line=${line:0:88}
+    line="${line% *} …"
+  fi
+  printf '%s\n' "$line"
+}
+
 # Runs a command into the log with a line every 15 s. In the background, so that a signal ends it at once; in a
 # session of its own, so that its compilers end with it.
 logged() {
-  local next=$((SECONDS + 15)) status=0
+  local next=$((SECONDS + 15)) status=0 child
   setsid "$@" >>"$log" 2>&1 </dev/null &
   child=$!
   while kill -0 "$child" 2>/dev/null; do
     sleep 0.3
     if ((SECONDS >= next)); then
-      printf '  %s s: %s\n' "$SECONDS" "$(tail -n 1 "$log" | tr -d '\r' | cut -c 1-90)" >&2
+      printf '  %s s: %s\n' "$SECONDS" "$(progress)" >&2
       next=$((SECONDS + 15))
     fi
   done
   wait "$child" || status=$?
-  child=''
   return "$status"
 }
 
 pip() {
-  # what users have installed for themselves is no part of the environment
+  # packages in the user's home folder are no part of the environment
   PYTHONNOUSERSITE=1 logged "$path/bin/python" -m pip --disable-pip-version-check --no-input install --progress-bar off "$@" ||
     fail "pip could not install $shown_list: $(why_pip_failed) (log: $log)" 1
 }
@@ -299,7 +314,7 @@ why_pip_failed() {
   cause '^ERROR' "$(sed '/^ERROR: Ignored/d;s/ (from versions:.*//' "$log")"
 }
 
-# `cause PATTERN TEXT` prints the first line of TEXT that matches, else its last that says something.
+# `cause PATTERN TEXT` prints the first line of TEXT that matches, else the last line that is not empty.
 cause() {
   grep -m 1 -E -e "$1" <<<"$2" || grep . <<<"$2" | tail -n 1
 }
@@ -309,7 +324,7 @@ make_empty() {
   mkdir -p "$path"
   echo building >"$path/$stamp_name"
   if [[ -n $conda ]]; then
-    # micromamba refuses a folder that is not empty: the lock says meanwhile that a build is under way
+    # micromamba refuses a folder that is not empty, so the lock file marks the unfinished build
     echo building >"$lock"
     rm -r "$path"
     logged "$conda" create --yes --prefix "$path" "python=${wanted:-3.12}" pip ||
@@ -326,7 +341,7 @@ install() {
   # torch alone and first: pip's own configuration (an index of CPU builds) then chooses its build
   torch=$(grep -E '^torch==' <<<"$lines" | head -n 1 | sed 's/[[:space:]]*#.*//') || true
   [[ -z $torch ]] || pip "$torch"
-  # a package marked so declares an upper Python bound that it does not need
+  # a package with this mark declares an upper Python bound that it does not need
   lenient=$(sed -n 's/[[:space:]]*#[[:space:]]*ignore-requires-python.*//p' <<<"$lines")
   [[ -z $lenient ]] || pip --no-deps --ignore-requires-python "$lenient"
   pip -r "$list"
@@ -360,9 +375,10 @@ up_to_date() {
 }
 ! up_to_date || exit 0
 
-child=''
 end() {
-  [[ -z $child ]] || kill -- "-$child" 2>/dev/null || true
+  local job
+  # a job that setsid has not put into a session of its own yet would live on, and keep the lock
+  for job in $(jobs -p); do kill -- "-$job" 2>/dev/null || kill "$job" 2>/dev/null || true; done
   exit "$1"
 }
 trap 'end 129' HUP
@@ -372,10 +388,10 @@ trap 'end 143' TERM
 lock=$path.lock
 [[ $path != "$repo/.venv" ]] || lock=$repo/.cache/driver-environment.lock
 mkdir -p "$(dirname "$lock")" "$repo/log/env"
-# another user may have put a link there, which would lead elsewhere, or a pipe, which would wait for ever
+# another user may have put a link there, which would lead elsewhere, or a pipe, which would block
 [[ ! -L $lock && (! -e $lock || -f $lock) ]] || fail "$lock is no regular file, as a lock must be: have it removed"
 exec 9>>"$lock"
-# pip inherits the lock: where this script was killed, the next one waits for the pip it left
+# pip inherits the lock: if this script is killed, the next one waits for its pip
 status=0
 why=$(flock --nonblock 9 2>&1) || status=$?
 if ((status == 1)); then
@@ -389,14 +405,14 @@ fi
 log=$repo/log/env/${name}_$(date +%Y%m%d_%H%M%S).log
 count=$(grep -cE '^[[:space:]]*[^#[:space:]-]' <<<"$lines" || true)
 python=''
-# what is no model's, benchmark's or judge's is a tool of the repository's own
+# an environment of no model, benchmark or judge is a tool of the repository
 [[ -n $conda${PYTHON:-} || (-z $kind && $path != "${CONDA_BASE:-/}"/envs/*) ]] || find_conda
 [[ -n $conda ]] || python=$(find_python)
 state=$(cat "$path/$stamp_name" 2>/dev/null || cat "$lock")
 if [[ -z $state && -n $(ls -A "$path" 2>/dev/null) ]]; then
   fail "$shown_path exists and was not made by this script; move it away or give another --path"
 fi
-# a list without a Python of its own is content with the one that is there
+# without a Python of its own, a list accepts the existing one
 if [[ -z $state || $state == building || ! -x $path/bin/python ]] || { [[ -n $wanted ]] && ! suits "$path/bin/python"; }; then
   echo "making $shown_path and installing $count packages of $shown_list …" >&2
   make_empty

@@ -1,7 +1,7 @@
 """Writes the generated tables of docs/reference/: .venv/bin/python -m utils.reference_pages
 
-A line ``<!-- rows: NAME -->`` stands before a table. The rows below its head come from the code; their last
-column is the help of an option, or else what the page says already. A Chinese page keeps its own last column.
+A line ``<!-- rows: NAME -->`` precedes a table. The rows below its head come from the code. Their last column
+is the help of an option, or else the existing text. A Chinese page keeps its own last column.
 """
 
 from __future__ import annotations

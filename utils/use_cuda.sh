@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Switches this shell to another CUDA toolkit: source utils/use_cuda.sh 12.4
-# CUDA_BASE is the folder that holds cuda-12.4, or that toolkit itself. Nothing changes when it is missing.
+# CUDA_BASE is the folder that contains cuda-12.4, or that toolkit itself. If it is missing, the shell stays unchanged.
 
 _use_cuda() {
   local version=${1:-} home release
@@ -27,7 +27,7 @@ _use_cuda() {
   echo "CUDA ${release:-$version} | CUDA_HOME=$CUDA_HOME"
 }
 
-# Major.minor of the toolkit in folder $1, as its compiler says, else as the folder's name says.
+# Prints major.minor of the toolkit in folder $1, from its compiler or else from the folder's name.
 _cuda_release() {
   local release=''
   if [[ -x $1/bin/nvcc ]]; then

@@ -229,7 +229,8 @@ class DPGBench(Benchmark):
         if not lost:
             return ()
         return [
-            f"no image of {', '.join(lost)} counts: there the official program fails (rules=corrected counts them)"
+            f"no image of {', '.join(lost)} counts, because the official program fails there "
+            "(rules=corrected counts them)"
         ]
 
     def official_files(self, scores: Scores) -> dict[str, str]:
@@ -272,9 +273,11 @@ class DPGBench(Benchmark):
 
         file = one.image or one.item.path
         where = f"{portable_path(file)}, {(0, 0, *opened(file).size)}"
-        said = {name: text if self.backend else json.loads(text) for name, text in one.replies.items()}
+        values_by_question = {
+            name: text if self.backend else json.loads(text) for name, text in one.replies.items()
+        }
         return [
-            f"{where}, {proposition.question}, {one_line(said[f'question/{number}'])}"
+            f"{where}, {proposition.question}, {one_line(values_by_question[f'question/{number}'])}"
             for number, proposition in self._of(one.item).items()
         ]
 

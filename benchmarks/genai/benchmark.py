@@ -53,7 +53,7 @@ class GenAI(Benchmark):
     takes = "vqascore"
     headline = ("basic", "advanced", "all")
     item_values = ("vqascore",)
-    needs_all_items = "two of its scores are of some of the images"
+    needs_all_items = "two of its scores cover only some of the images"
     official_headline = ("basic_official", "advanced_official", "all_official")
     has_corrected_rules = True
     settings_class = GenAISettings
@@ -90,7 +90,7 @@ class GenAI(Benchmark):
         return "images" if self.settings.prompts == 1600 else "images_527"
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """Finds images by prompt number, whatever the digit count: ``000000000.jpg``, or
+        """Finds images by prompt number, with any digit count: ``000000000.jpg``, or
         ``<model>/00000.jpeg``.
 
         Raises CellFailure if number 0 exists with the 527 prompts, whose numbers begin with 1.
@@ -108,7 +108,8 @@ class GenAI(Benchmark):
         files = max(map(found, folders), key=lambda files: len(files.keys() & {*numbers.values()}))
         if self.settings.prompts == 527 and 0 in files:
             raise CellFailure(
-                f"benchmark genai: {files[0][0]} is of the 1,600 prompts, the 527 begin with 1: leave prompts=527 out"
+                f"benchmark genai: {files[0][0]} belongs to the 1,600 prompts (the 527 begin with 1): "
+                "leave out prompts=527"
             )
         return {id: only_one(files[number]) for id, number in numbers.items() if number in files} or None
 

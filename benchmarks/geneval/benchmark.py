@@ -119,7 +119,7 @@ class GenEval(Benchmark):
         """Raises UserError if the file of ``detections`` does not exist, or if ``--judges`` names a judge."""
         if self.backend:
             raise UserError(
-                f"benchmark geneval: a detector measures, not the judge '{self.judge}': leave --judges out, or give "
+                f"benchmark geneval: a detector scores it, not the judge '{self.judge}': leave out --judges, or give "
                 "--ds_kwargs detections=FILE"
             )
         file = self.settings.detections
@@ -189,8 +189,8 @@ class GenEval(Benchmark):
 
     def notes(self, scores: Scores) -> Sequence[str]:
         return [
-            f"detections are those of {file} (SHA-256 {sha256_file(file)}): nothing in it says that it is about these "
-            "images"
+            f"the detections come from {file} (SHA-256 {sha256_file(file)}): the file "
+            "does not prove that it is about these images"
             for file in self._records
         ]
 
@@ -215,7 +215,7 @@ class GenEval(Benchmark):
         return {"results.jsonl": "".join(lines)}
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """Finds images in the official folders, whatever the digit count. If a folder contains a
+        """Finds images in the official folders, with any digit count. If a folder contains a
         ``metadata.jsonl``, that file decides the prompt; otherwise the folder's number does."""
         # the driver imports this module before packages are installed
         from imageevalkit.benchmark.image_files import Place, only_one
@@ -301,8 +301,8 @@ def _records_of(file: Path) -> dict[tuple[str, int], _Record]:
         image = record["prompt"], int(number[1])
         if records.setdefault(image, record)["details"] != record["details"]:
             raise CellFailure(
-                f"benchmark geneval: {file} has two records of image {image[1]} of '{image[0]}' that differ: leave "
-                "those of one run of the official program"
+                f"benchmark geneval: {file} has two records of image {image[1]} of '{image[0]}' that differ: keep "
+                "the records of one run of the official program"
             )
     if not records:
         raise CellFailure(

@@ -23,7 +23,9 @@ from imageevalkit.store.results import Metric
 
 def main() -> ExitStatus:
     """Prints the analysis and the total scores. Raises UserError if the file of score lists is invalid."""
-    parser = argparse.ArgumentParser(description="Analyse score lists of GenEval 2, made here or elsewhere.")
+    parser = argparse.ArgumentParser(
+        description="Analyse score lists of GenEval 2, from this toolkit or the official program."
+    )
     parser.add_argument(
         "--score_data", required=True, type=Path, help="JSON list with a list of scores per prompt"
     )
@@ -53,7 +55,7 @@ def analysis(lists: Any, records: Sequence[Mapping[str, Any]]) -> str:
         raise ValueError(f"it has scores of {len(lists)} prompts, but there are {len(records)}")
     if all(len(scores) == 1 for scores in lists):
         raise ValueError(
-            "it holds one score per prompt, as VQAScore gives: there are no atoms to analyse; use the lists of "
+            "it holds one score per prompt, as from VQAScore, and no atoms to analyse; use the lists of "
             "Soft-TIFA or TIFA (score_lists_soft_tifa.json, score_lists_tifa.json)"
         )
     prompts = []

@@ -99,7 +99,7 @@ class GenEval2(Benchmark):
         found, choices = answer.probabilities or {}, question.choices
         for string in choices:
             if not math.isfinite(found.get(string, math.nan)):
-                raise Unparsed(f"the judge gave no probability of {string!r}")
+                raise Unparsed(f"the judge returned no probability of {string!r}")
         # quirk Q1: a tokenizer that splits off digits begins " 7" with the bare space. The official sum of a
         # count answer therefore includes the probability of a space.
         corrected = [string for string in choices if not (string.startswith(" ") and string[1:].isdigit())]
@@ -128,7 +128,7 @@ class GenEval2(Benchmark):
         (GM).
 
         The ``_official`` metrics have no value unless all 800 prompts have a score. If the judge's backend
-        returned only the top tokens, ``_upper`` metrics are upper bounds, and ``outside_mass`` (0-1) is the
+        returned only the top tokens, ``_upper`` metrics are upper bounds. ``outside_mass`` (0-1) is then the
         unseen probability: its mean and its maximum over all questions.
         """
         exact = _all_exact(scores)

@@ -77,7 +77,7 @@ class HPSv2(Benchmark):
         """Raises UserError if ``--judges`` names a judge: only the HPSv2 model computes this score."""
         if self.backend:
             raise UserError(
-                f"benchmark hpsv2: the model of that name measures, not the judge '{self.judge}': leave --judges out"
+                f"benchmark hpsv2: the HPSv2 model scores it, not the judge '{self.judge}': leave out --judges"
             )
 
     def samples(self) -> Iterable[Sample]:
@@ -101,8 +101,8 @@ class HPSv2(Benchmark):
         """Returns, in percent, ``v2.1`` and ``v2.0``, the means over all images, and ``v2.1/anime``, … by
         style.
 
-        With official rules the value of a style is the mean of the means of chunks of 80 images in prompt
-        order (quirk: the last chunk may be smaller).
+        With official rules the value of a style is the mean over chunks of 80 images in prompt order. (Quirk:
+        the last chunk may be smaller.)
         """
         of_styles, found = _of_styles(scores), dict[str, Metric]()
         for version in VERSIONS:

@@ -94,8 +94,8 @@ class ImgEdit(Benchmark):
     def parse(self, question: Question, answer: Answer) -> list[int]:
         """Returns the grades in a reply.
 
-        Official rules take every number that follows ": " to the end of a line, whatever its name and however
-        many there are (quirk). Corrected rules take the three requested grades, each 1-5.
+        Official rules take every number that follows ": " to the end of a line, under any name and in any
+        count (quirk). Corrected rules take the three requested grades, each 1-5.
         """
         lines = _lines_with_grades(answer.text or "")
         if self.is_official and not all(_is_number(grade) for _, grade in lines):

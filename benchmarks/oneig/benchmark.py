@@ -94,7 +94,7 @@ class OneIGSettings(Settings):
         if any(grid.cells != self.count for grid in self.grids.values()):  # results would not be comparable
             raise UserError(f"OneIG's grid must have {self.count} cells, the images_per_prompt of all models")
         if "diversity" in self.chosen and self.count == 1:
-            raise UserError("OneIG has no diversity where images_per_prompt is 1: choose other tasks")
+            raise UserError("OneIG has no diversity if images_per_prompt is 1: choose other tasks")
 
     @property
     def chosen(self) -> tuple[Task, ...]:
@@ -150,7 +150,7 @@ class OneIG(Benchmark):
     has_corrected_rules = True
     takes = "reader"  # only for the task text
     item_values = ("alignment", *TEXT_PARTS, "reasoning", "style")
-    needs_all_items = "its scores are of prompts with all of their images"
+    needs_all_items = "it scores each prompt with all of its images"
     settings_class = OneIGSettings
 
     settings: OneIGSettings

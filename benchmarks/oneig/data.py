@@ -114,7 +114,7 @@ def read_prompts(benchmark: Benchmark, edition: Edition) -> dict[tuple[str, str]
     for row in benchmark.read_csv(edition.prompt_file, count=sum(edition.sizes.values())):
         class_item, prompt_id = FOLDERS[row["category"]], row["id"]
         if (class_item, prompt_id) in prompts:
-            raise ValueError(f"prompt {prompt_id} of {class_item} is there twice")
+            raise ValueError(f"prompt {prompt_id} of {class_item} occurs twice")
         if None in row.values():
             raise ValueError(f"prompt {prompt_id} of {class_item} lacks a column")
         entry = questions[class_item][prompt_id] if class_item in questions else {}

@@ -66,8 +66,8 @@ def find_grids(
         return None
     if grid is None and images_per_prompt > 1:
         raise CellFailure(
-            f"{source} holds one file for each prompt, which has {images_per_prompt} images: say how they are laid "
-            f"out, rows,cols: --ds_kwargs \"grid='{Grid.nearest_square(images_per_prompt)}'\""
+            f"{source} holds one file for each prompt, which has {images_per_prompt} images: give their "
+            f"layout, rows,cols: --ds_kwargs \"grid='{Grid.nearest_square(images_per_prompt)}'\""
         )
     cells = {item.id: int(item.data["repetition"]) - 1 for item in items}
     return {item: only_one(files, grid or Grid(1, 1), cells[item]) for item, files in found.items()}
@@ -116,7 +116,7 @@ def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path,
     if not any(state.status == GENERATED for state in states):
         others = [path.parent.name for path in output_root().glob(f"*/{cell.benchmark}")]
         raise CellFailure(
-            f"{cell.key} has no images{suggest(cell.model, others)}: make them with "
+            f"{cell.key} has no images{suggest(cell.model, others)}: generate them with "
             f"bash eval.sh --model_names {cell.model} --ds_names {cell.benchmark}"
         )
 
@@ -134,7 +134,7 @@ def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path,
         say(f"the official scripts read these as --image_grid {grid.cols},{grid.rows}")
     missing = sum(state.status not in (GENERATED, CORRUPT) for _, of_prompt in prompts for state in of_prompt)
     if missing:
-        say(f"{missing} cells are black: their images were not made")
+        say(f"{missing} cells are black: their images are missing")
     if problems:
         more = f"; and {len(problems) - 1} others" if len(problems) > 1 else ""
         raise CellFailure(f"{problems[0]}{more}")
@@ -156,9 +156,8 @@ def _is_current(target: Path, states: Sequence[ImageState], grid: Grid) -> bool:
         width, height = _size(made[0]) if made else NO_IMAGE_SIZE
         return _size(target) == (grid.cols * width, grid.rows * height)
     except (OSError, ValueError, CorruptImage):
-        return (
-            False  # missing, no image, or no such date; _write reads every image in full and reports errors
-        )
+        # missing, no image, or no such date; _write reads every image in full and reports errors
+        return False
 
 
 def _size(path: Path) -> tuple[int, int]:
@@ -172,7 +171,9 @@ def _write(target: Path, states: Sequence[ImageState], grid: Grid) -> str:
     try:
         for state in states:
             if state.status == CORRUPT:
-                raise ValueError(f"{state.path.name}: {state.reason}; the command that made it repairs it")
+                raise ValueError(
+                    f"{state.path.name}: {state.reason}; repeat the command that generated the image"
+                )
         images = [decode(one.path.read_bytes()) if one.status == GENERATED else None for one in states]
         whole = grid.combine([*images, *[None] * (grid.cells - len(images))])
         whole.save(buffer, "WEBP", **_WEBP)

@@ -52,8 +52,9 @@ COLUMNS: Mapping[Task, Mapping[str, tuple[str, str, str]]] = {
     "reasoning": {subject: ("reasoning", "label", subject) for subject in _SUBJECTS},
     "text": {f"{group}_{part}": (part, key, group) for part in TEXT_PARTS for key, group in _LENGTHS},
 }
-"""The official fine-grained analysis, except style: each column is (value, key, group) and shows the mean of
-the value over prompts whose key equals the group."""
+"""The official fine-grained analysis, except style. Each column is (value, key, group): the mean of the value
+over prompts whose key equals the group.
+"""
 
 
 # ---- text: compares the text read in an image with the expected text
@@ -70,8 +71,8 @@ _NOTHING: Mapping[Rules, re.Pattern[str]] = {
 LARGEST_DISTANCE: Mapping[Language, float] = {"en": 100.0, "zh": 50.0}
 """From this mean ED on, CR and WAC alone decide the text score."""
 
-# For texts of more than 35 words Qwen2.5's tokenizer needs at most 1.9 tokens per English word, 2.9 with one
-# word per line, and 1.2 tokens per Chinese character.
+# Qwen2.5's tokenizer, on texts of more than 35 words: at most 1.9 tokens per English word (2.9 with one word
+# per line), 1.2 per Chinese character.
 _TOKENS_PER_UNIT: Mapping[Language, int] = {"en": 3, "zh": 2}
 
 
@@ -407,8 +408,9 @@ def task_metrics(scores: Sequence[Score], task: Task, run: Run) -> dict[str, Met
 
     ED, CR and WAC are means over all images; long texts weigh more in WAC. Classes and styles follow the
     official tables, :data:`COLUMNS` and :data:`STYLE_GROUPS` the fine-grained analysis. With official rules a
-    group has no value if one of its prompts is listed without a score (for text: any listed prompt, as the
-    script stops). Corrected rules ignore such prompts. Groups without prompts in the run are left out.
+    group has no value if one of its prompts is listed without a score. For text any listed prompt counts,
+    because the script stops. Corrected rules ignore such prompts. Groups without prompts in the run are left
+    out.
     """
     result = {str(task): mean(scores, value(task))}
     if task == "style":

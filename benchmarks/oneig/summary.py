@@ -6,13 +6,14 @@ prints the summary of evaluated models, one column per model.
 
 The official programs compute some means (alignment, reasoning, style, total average) with pandas; the last
 digit of these means may differ from every pandas version. In AISBench a sample is a grid; here its images are
-single files: ``image_paths`` lists them (null: missing), ``image_path`` is the first one, ``grid`` is the
-layout they would have, and ``grid_idx`` is an index into them.
+single files. ``image_paths`` lists them (null: missing), and ``image_path`` is the first one. ``grid`` is the
+layout that they would have, and ``grid_idx`` is an index into them.
 """
 
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,7 +43,7 @@ from benchmarks.oneig.scores import (
 )
 from imageevalkit.common.errors import Arguments, ExitStatus, UserError, run_main, show, suggest
 from imageevalkit.common.grids import Grid
-from imageevalkit.common.text import columns_of, csv_text
+from imageevalkit.common.text import csv_text
 from imageevalkit.metrics import groups
 from imageevalkit.store.cell import Cell, output_root, portable_path, split_names
 from imageevalkit.store.results import Metric, Result, Score, standing
@@ -188,9 +189,11 @@ def _details(one: ScoredPrompt, task: Task, run: Run, texts: Mapping[str, str]) 
                 "question_id": number,
                 "question": question,
                 "judge_prompt": texts[QUESTION_TEXT].format(question=question),
-                "judge_outputs": [{"grid_idx": place, **said[number][0]} for place, said in images.items()],
+                "judge_outputs": [
+                    {"grid_idx": place, **answers[number][0]} for place, answers in images.items()
+                ],
                 "dependency": list(prompt.parents.get(number, ())) or [0],
-                "filtered_scores": [said[number][1] for said in images.values()],
+                "filtered_scores": [answers[number][1] for answers in images.values()],
             }
             for number, question in prompt.questions.items()
         ]
@@ -251,10 +254,15 @@ def _markdown(table: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in [header, ["---"] * len(header), *rows])
 
 
+def _width(text: str) -> int:
+    """Returns the number of columns of ``text`` in a terminal; the environment of a benchmark has no rich."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
 def _aligned(table: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(columns_of, column)) for column in zip(*table, strict=True)]
+    widths = [max(map(_width, column)) for column in zip(*table, strict=True)]
     lines = (
-        "  ".join(cell + " " * (width - columns_of(cell)) for cell, width in zip(row, widths, strict=True))
+        "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True))
         for row in table
     )
     return "".join(f"{line.rstrip()}\n" for line in lines)
@@ -290,7 +298,7 @@ def main() -> ExitStatus:
     alike = next((label for label in first if all(label in results for results in others)), None)
     if alike is None:
         measured = "; ".join(f"{model} is {next(iter(results))}" for model, results in of_models.items())
-        raise UserError(f"the models were not measured alike: {measured}; evaluate them alike")
+        raise UserError(f"the models were evaluated differently: {measured}; evaluate them alike")
     columns = {model: _column(results[alike]) for model, results in of_models.items()}
     show(_aligned(summary_table(first[alike].benchmark_version, columns, editions[args.ds_name])) + alike)
     for model, results in of_models.items():

@@ -59,8 +59,9 @@ class Block(NamedTuple):
 
 
 class Dimension(NamedTuple):
-    """A reasoning dimension. ``file`` is the stem of its prompt file and its image folder; ``program`` is the
-    suffix of its question file; ``braces`` matches the JSON object in a reply."""
+    """A reasoning dimension. ``file`` is the stem of its prompt file and its image folder. ``program`` is the
+    suffix of its question file. ``braces`` matches the JSON object in a reply.
+    """
 
     file: str
     program: str
@@ -144,19 +145,19 @@ class T2IReasonBench(Benchmark):
         yield Question(_DESCRIPTION, (first,), sampling)
         if _DESCRIPTION not in answers:
             return
-        told = Message("assistant", (answers[_DESCRIPTION].value,))
+        description = Message("assistant", (answers[_DESCRIPTION].value,))
         for block, text in zip(dimension.blocks, texts[1:], strict=True):
             asked = item.data["blocks"][block.name]
             # the official program inserts the block as Python prints it
             words = text.format(**{block.placeholder: asked})
             count = sum(bool(_ASKED.fullmatch(name)) for name in asked)
-            messages = (first, told, Message("user", (words,)))
+            messages = (first, description, Message("user", (words,)))
             yield Question(block.name, messages, sampling, data=(dimension.braces, count))
 
     def parse(self, question: Question, answer: Answer) -> Any:
         """Returns the description, or the grades of a block.
 
-        Official rules read the list "score" of the JSON object between braces, whatever its length and values
+        Official rules read the list "score" of the JSON object between braces, with any length and values
         (quirk). Corrected rules search all JSON objects, then bare lists, and require a grade of 0, 0.5 or 1
         per question.
         """

@@ -86,7 +86,7 @@ class Tiff(Benchmark):
     aliases = ("tiif",)
     version = "tiif-85b5e15"  # data and prompts are from the kit at this commit
     item_values = ("accuracy",)
-    needs_all_items = "its scores are of questions, of which prompts have different numbers"
+    needs_all_items = "it scores questions, and prompts have different numbers of them"
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     judge = "openai:gpt-5"
     # the first is the kit's judge, the others are the authors'

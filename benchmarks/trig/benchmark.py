@@ -202,7 +202,7 @@ class TrigT2I(Benchmark):
     has_corrected_rules = True
     settings_class: ClassVar[type[Settings]] = TrigT2ISettings
     relations = DIMENSIONS
-    needs_all_items = "each of its scores is of some of the images"
+    needs_all_items = "each of its scores covers only some of the images"
     unbounded = zoo.UNBOUNDED
 
     settings: TrigSettings
@@ -315,7 +315,7 @@ class TrigT2I(Benchmark):
         pair = "_".join(sorted((first, second), key=lambda code: _ORDER.get(code, -1)))
         # the data id becomes a file name, so _DATA_ID limits its characters
         if pair not in PAIRS or not _DATA_ID.fullmatch(data_id) or set(dimensions) != {first, second}:
-            raise ValueError(f"item {data_id!r} is of no pair, or not of its dimensions {dimensions}")
+            raise ValueError(f"item {data_id!r} belongs to no pair, or not to its dimensions {dimensions}")
         if not prompt.strip():
             raise ValueError(f"item {data_id} lacks its prompt")
         return {"data_id": data_id, "pair": pair, "prompt": prompt}
@@ -339,8 +339,8 @@ class TrigT2I(Benchmark):
         # quirk: the official program accepts any list of tokens: short, long, empty or with duplicates
         accepts: Accepts = "ended" if self.settings.rules == "corrected" else "any"
         for dimension in data["pair"].split("_"):
-            told = self.prompts[f"{_CONFIG}_dimension_msg['{self.key}']['{dimension}']"]
-            system = self.prompts[f"{_CONFIG}_system_msg['{self.key}']"].format(*about, told)
+            instruction = self.prompts[f"{_CONFIG}_dimension_msg['{self.key}']['{dimension}']"]
+            system = self.prompts[f"{_CONFIG}_system_msg['{self.key}']"].format(*about, instruction)
             messages = Message("system", (system,)), Message("user", (*user, image))
             yield Question(dimension, messages, _SAMPLING, likeliest=_LISTED, accepts=accepts)
         for name in self.settings.others_of(data["pair"]):
@@ -364,12 +364,12 @@ class TrigT2I(Benchmark):
 
     def score(self, item: Item, answers: Answers) -> Score:
         values = {dimension: answers[dimension].value for dimension in item.data["pair"].split("_")}
-        said = {dimension: _shown(answers[dimension].probabilities or {}) for dimension in values}
+        likeliest = {dimension: _shown(answers[dimension].probabilities or {}) for dimension in values}
         for dimension, names in self.settings.others.items():
-            if dimension in said:
+            if dimension in likeliest:
                 found = {f"{dimension}/{name}": answers[name].value for name in names}
                 values |= {name: value for name, value in found.items() if value is not None}
-        return Score(values, {"pair": item.data["pair"]}, said)
+        return Score(values, {"pair": item.data["pair"]}, likeliest)
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
         """Returns the mean rating (0-1) of each dimension over all pairs, and as ``<dimension>/<pair>``
@@ -403,9 +403,7 @@ class TrigT2I(Benchmark):
             listed = [answer.probabilities or {} for name, answer in answers if name in DIMENSIONS]
             unrated = sum(not tokens.keys() & WEIGHTS.keys() for tokens in listed)
             terrible = sum(bool(tokens.keys() & _QWEN_TERRIBLE.keys()) for tokens in listed)
-            why = (
-                "none of the likeliest tokens is one, as officially; rules=corrected tells them from ratings"
-            )
+            why = "none of the likeliest tokens is a rating, as officially; rules=corrected leaves them out"
             counted.append((unrated, f"{unrated} of {len(listed)} ratings are 0 because {why}"))
             why = (
                 "the judge may have begun 'terrible' with a token that does not count officially, which leaves a "

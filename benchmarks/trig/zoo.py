@@ -42,7 +42,7 @@ METRICS: Mapping[str, ZooMetric] = {
     "nudenet": ZooMetric("nudenet", ""),
 }
 UNBOUNDED = ("*/aesthetic_predictor", "*/niqe")
-_OF_SETS = "is a number of a set of images, not of one"
+_OF_SETS = "is a number for a set of images, not for one"
 ABSENT: Mapping[str, str] = {
     "cmmd": f"{_OF_SETS}, and needs a set of real ones",
     "inception_score": f"{_OF_SETS}: the official program repeats it for each",
@@ -50,7 +50,7 @@ ABSENT: Mapping[str, str] = {
     "mid": "compares the images with themselves in the official program",
     "tas_artscore": "has no published weights",
     "rt_semsr": "needs images of prompts with and without a trigger, which TRIG does not have",
-    "NSFW": "gives pixels to a network of CLIP's features in the official program; nudenet tells nudity",
+    "NSFW": "gives pixels to a network of CLIP's features in the official program; use nudenet for nudity",
 }
 """Metrics of the official registry that this benchmark cannot compute, with the reason."""
 

@@ -89,7 +89,7 @@ class UniGenBench(Benchmark):
     hub_dataset = "CodeGoat24/UniGenBench"
     version = "unigenbench-85b5e15"  # data and prompts are from the kit at this commit
     item_values = ("met",)
-    needs_all_items = "its scores are of test points, of which prompts have different numbers"
+    needs_all_items = "it scores test points, and prompts have different numbers of them"
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     judge = "openai:gemini-2.5-pro"
     official_judges = (judge, f"{_OFFLINE}qwen3vl-32b-v1", f"{_OFFLINE}qwen-72b-v1")

@@ -161,7 +161,7 @@ class Wise(Benchmark):
 
         ``overall_official`` has no value unless each of the 1000 prompts has a score: otherwise the official
         program prints nothing. Each part has means on the scale 0-2. ``<part>_sum`` are the sums of the
-        paper's tables 3-8, with the overall as the weighted sum of the sums; they exist only for categories
+        paper's tables 3-8, with the overall as the weighted sum of the sums. These exist only for categories
         with a score for every prompt.
         """
         weights = {name: len(ids) / self.prompt_count for name, ids in self.categories.items()}
@@ -245,7 +245,7 @@ class WiseVerified(Wise):
     """WISE_Verified: upstream's current prompts with a binary score. Ids may mean other prompts than in the
     paper.
 
-    The scores are not comparable with those of ``wise``.
+    The scores are not comparable with the scores of ``wise``.
     """
 
     name, title = "wise-verified", "WISE Verified"

@@ -71,7 +71,7 @@ class Llm2ClipEncoder(Encoder):
             if (gives := found.exact.shape[-1]) != takes:
                 raise CellFailure(
                     f"encoders: the text vectors of {llm.model_path} have {gives} numbers, LLM2CLIP's adapter takes "
-                    f"{takes}: the two do not belong together"
+                    f"{takes}: the two do not match"
                 )
             of_official, of_exact = (one.to(self.device) for one in found)
             with inference("a reference answer"):
@@ -105,8 +105,8 @@ class Llm2ClipEncoder(Encoder):
 class Vectors(NamedTuple):
     """The features of an image or a text in both precisions, (1, width) each.
 
-    The LLM's features of a text are float32 on the CPU: ``official`` is the mean of its bfloat16 states,
-    rounded to bfloat16, and ``exact`` their mean in float32. LLM2CLIP's features have length 1 and are on its
+    The LLM's features of a text are float32 on the CPU. ``official`` is the mean of its bfloat16 states,
+    rounded to bfloat16; ``exact`` is their mean in float32. LLM2CLIP's features have length 1 and are on its
     device.
     """
 
@@ -196,8 +196,8 @@ def _adapter(source: WeightsSource, state: Mapping[str, torch.Tensor], features:
 def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> dict[str, Vectors]:
     """Returns the vectors of each distinct text. Loads the LLM and frees it again.
 
-    Texts go through the LLM one at a time, as in the official code: a vector then has the same bits in every
-    run, also in a resumed one. A batch would save only seconds, because a single text keeps a GPU busy.
+    Texts go through the LLM one at a time, as in the official code. A vector then has the same bits in every
+    run, resumed runs included. A batch would save only seconds, because a single text keeps a GPU busy.
     Raises CellFailure if the LLM does not load, lacks weights, or does not fit into memory.
     """
     tokenizer = load_tokenizer(source)
@@ -244,9 +244,9 @@ def load_llama(source: WeightsSource, device: str) -> Any:
     """Returns the LLM in bfloat16.
 
     This uses transformers' own class. The hub repository's code makes a Llama bidirectional by overriding
-    ``_update_causal_mask``, which current transformers never calls: the model would be causal and every score
-    silently wrong. Here :func:`last_states` passes the mask itself.
-    Raises CellFailure if the LLM does not load or lacks weights.
+    ``_update_causal_mask``, which current transformers never calls. The model would be causal, and every
+    score silently wrong. Here :func:`last_states` passes the mask itself. Raises CellFailure if the LLM does
+    not load or lacks weights.
     """
     # sdpa accepts a custom mask; the official runs use it too
     return load_pretrained(source, "LlamaModel", "bfloat16", device, _NOT_NEEDED, attn_implementation="sdpa")

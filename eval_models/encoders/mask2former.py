@@ -57,10 +57,10 @@ class Detected(NamedTuple):
 class Mask2Former(Encoder):
     """A question holds a picture and a JSON object: the number of objects to classify by colour, by class.
 
-    ``classes`` are the names of the detector's classes in order, ``colors`` the candidate colours,
-    ``templates`` the texts of CLIP's classifier ("a photo of a {{c}} {classname}"). The answer is {"objects":
-    {class: [[x1, y1, x2, y2, confidence], …]}, "colors": {class: [color, …]}}. Boxes are in pixels; x2 and y2
-    are exclusive.
+    ``classes`` are the names of the detector's classes in order, ``colors`` the candidate colours.
+    ``templates`` are the texts of CLIP's classifier ("a photo of a {{c}} {classname}"). The answer is
+    {"objects": {class: [[x1, y1, x2, y2, confidence], …]}, "colors": {class: [color, …]}}. Boxes are in
+    pixels; x2 and y2 are exclusive.
     """
 
     name = "mask2former"

@@ -116,7 +116,7 @@ class ClipFlanT5(Encoder):
         words = self.models.network.get_input_embeddings()
         with inference("a question"), self.autocast(dtype=torch.bfloat16):
             # the tokenizer ends both parts with an end token
-            system, text = self._said(question)
+            system, text = self._messages_of(question)
             before, after = words(self._tokens(system)), words(self._tokens(f"{text} "))
             labels = self._tokens(_ANSWER)
             embeddings = torch.cat([before[0], features, after[0]])[None]
@@ -124,7 +124,7 @@ class ClipFlanT5(Encoder):
             losses = torch.nn.functional.cross_entropy(output.logits[0].float(), labels[0])
             return float((-losses).exp())
 
-    def _said(self, question: Question) -> tuple[str, str]:
+    def _messages_of(self, question: Question) -> tuple[str, str]:
         """Returns the text before the image and the text after it."""
         texts = {
             message.role: part
@@ -167,7 +167,7 @@ class Llava(ClipFlanT5):
 
         network, tokenizer = self.models.network, self.models.tokenizer
         words = network.get_input_embeddings()
-        system, asked = self._said(question)
+        system, asked = self._messages_of(question)
         answered = self._tokens(f"{asked} {_ANSWER}{tokenizer.eos_token}")
         count = answered.shape[1] - self._tokens(asked).shape[1]
         with torch.inference_mode(), self.autocast(dtype=torch.bfloat16):

@@ -89,7 +89,7 @@ def missing_files(names: Sequence[str], options: Mapping[str, Any]) -> list[str]
             where = f"at {file}" if file else f"in references['{name}']"
             lines.append(
                 f"encoders: there is no file of reference vectors for '{name}' {where}; "
-                "bash utils/prefetch.sh --ds_names oneig gets it"
+                "bash eval.sh prefetch --ds_names oneig gets it"
             )
         if not _place(name, places)[1]:
             try:
@@ -121,8 +121,8 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
         needed = _DREAMSIM_FILES if name == "dreamsim" else ()
         if absent := [" or ".join(either) for either in needed if not any(any(path.glob(f)) for f in either)]:
             raise CellFailure(
-                f"encoders: DreamSim's folder {place} lacks {', '.join(absent)}; bash utils/prefetch.sh --ds_names "
-                "oneig fetches a whole one"
+                f"encoders: DreamSim's folder {place} lacks {', '.join(absent)}; bash eval.sh prefetch --ds_names "
+                "oneig downloads a complete one"
             )
         return WeightsSource(str(path), None, dict(identity))
     if on_hub:
@@ -130,7 +130,7 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
     first = _ASSETS[name][0]
     origin = f"the hub has it as {WEIGHTS[name]}"
     if isinstance(first, UrlAsset):
-        origin = f"bash utils/prefetch.sh with the options of this run gets it from {first.url}"
+        origin = f"bash eval.sh prefetch with the options of this run gets it from {first.url}"
         if first.by_hand:
             origin = f"put the files of {first.url} there"
     raise CellFailure(
@@ -278,5 +278,5 @@ def refuse_unfit(
     if found:
         raise CellFailure(
             f"{user.name}: {source.model_path} does not hold the weights of its model: it {'; it '.join(found)}; "
-            "download it anew"
+            "download it again"
         )

@@ -15,8 +15,8 @@ The ``temperature`` of a question decides how a reply is sampled:
 A ``repetition_penalty`` in ``extra`` always applies; as in transformers it counts the tokens of the prompt
 too. Stop tokens and all other settings come from the checkpoint.
 
-Probabilities of choices are the softmax of the last logits, whatever the temperature. Only the repetition
-penalty is applied before, if the rules above keep one.
+Probabilities of choices are the softmax of the last logits, at any temperature. Only the repetition penalty
+is applied before, if the rules above keep one.
 """
 
 from __future__ import annotations

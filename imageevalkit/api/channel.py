@@ -10,14 +10,14 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from imageevalkit.api.client import Clients, Request, Unsuccessful, in_time, read_body
+from imageevalkit.api.client import Clients, Request, RequestHook, Unsuccessful, in_time, read_body
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_status, page_in, used_up_for
 from imageevalkit.api.in_flight import under_way
 from imageevalkit.api.limiter import EndpointDown, Limiter, Traffic, Trial
 from imageevalkit.api.money import Bill, BudgetSpent
 from imageevalkit.api.prices import Price, cost_of_reply
-from imageevalkit.api.sender import NotSent, here
+from imageevalkit.api.sender import NotSent, current_delivery
 from imageevalkit.api.settings import RequestSettings
 from imageevalkit.common.network import proxy_of
 
@@ -96,43 +96,44 @@ async def retry(
 
 
 class Engine:
-    """Sends the requests of one model or judge ``who`` ("judge 'x'") within the limits of ``traffic``.
+    """Sends the requests of one model or judge, ``owner`` ("judge 'x'"), within the limits of ``traffic``.
 
-    A reply has at most ``longest_reply`` bytes. ``price`` is None if unknown.
+    A reply has at most ``longest_reply`` bytes. ``price`` is None if unknown. ``look``: see :class:`Clients`.
     """
 
     def __init__(
         self,
-        who: str,
+        owner: str,
         endpoint: Endpoint,
         settings: RequestSettings,
         traffic: Traffic,
         longest_reply: int,
         price: Price | None = None,
+        look: RequestHook | None = None,
     ) -> None:
-        self.endpoint, self.settings, self._price = endpoint, settings, price
+        self.endpoint, self.settings, self._price, self._look = endpoint, settings, price, look
         self.limiter = traffic.limiter(endpoint, settings.max_outage)
         self.answered = False
         self.worked = False
         """True after the first usable reply, in this run or an earlier one."""
-        self._is_api = False  # True after a reply that is no web page
+        self._is_api = False  # True after a reply that is not a web page
         self._budget = traffic.budget
-        self._dearest = 0.0
-        self._where = f"{who} at {endpoint.host}"
+        self._most_expensive = 0.0
+        self._where = f"{owner} at {endpoint.host}"
         self._longest_reply = longest_reply
         self._clients: Clients | None = None
 
     @property
     def price(self) -> Price | None:
         """The price for the running task, whose sender may have a discount."""
-        parcel = here.get()
-        return self._price.at(parcel.sender.price_share) if self._price and parcel else self._price
+        delivery = current_delivery.get()
+        return self._price.at(delivery.sender.price_share) if self._price and delivery else self._price
 
     @property
     def clients(self) -> Clients:
         """The HTTP clients of the running event loop: connections cannot move to another loop."""
         if self._clients is None or self._clients.loop is not asyncio.get_running_loop():
-            self._clients = Clients(self.endpoint, self.limiter.ceiling, self.settings.timeout)
+            self._clients = Clients(self.endpoint, self.limiter.ceiling, self.settings.timeout, self._look)
         return self._clients
 
     async def close(self) -> None:
@@ -148,26 +149,26 @@ class Engine:
     async def ask(
         self,
         attempt: Callable[[], Awaitable[T | Failure]],
-        told: Callable[[T], tuple[float | None, Mapping[str, int]]],
+        billed: Callable[[T], tuple[float | None, Mapping[str, int]]],
         estimate: float | None,
         bill: Bill,
     ) -> Attempt[T]:
         """Returns the final result of ``attempt``, after retries. Adds the cost of each request to ``bill``.
 
-        ``told`` returns the USD (None: unknown) and the tokens of a result. Each request in flight reserves
+        ``billed`` returns the USD (None: unknown) and the tokens of a result. Each request in flight reserves
         ``estimate`` (USD) from the budget, or the cost of the most expensive request so far if that is more.
         The same amount is the cost of a reply that was lost or does not state its cost.
         """
 
         async def paid() -> T | Failure:
-            parcel = here.get()
-            guess = max(estimate or 0.0, self._dearest) or estimate
-            if parcel:
-                guess = estimate and estimate * parcel.sender.price_share
+            delivery = current_delivery.get()
+            guess = max(estimate or 0.0, self._most_expensive) or estimate
+            if delivery:
+                guess = estimate and estimate * delivery.sender.price_share
             await self._budget.hold(held := guess or 0.0)
             cost = None
             try:
-                with parcel.sender.preparing() if parcel else nullcontext():
+                with delivery.sender.preparing() if delivery else nullcontext():
                     result = await attempt()
                 maybe = isinstance(result, Failure) and self._is_guess(result)
                 if isinstance(result, Failure):
@@ -175,25 +176,25 @@ class Engine:
                     bill.add(cost, result.tokens, maybe)
                 else:
                     self.worked = True
-                    known, tokens = told(result)
+                    known, tokens = billed(result)
                     cost = guess if known is None else known
-                    self._dearest = max(self._dearest, 0.0 if parcel else cost or 0.0)
+                    self._most_expensive = max(self._most_expensive, 0.0 if delivery else cost or 0.0)
                     bill.add(cost, tokens)
                 return result
             except asyncio.CancelledError:
-                if not parcel:  # else the request goes on, and the next run receives its reply
+                if not delivery:  # in a batch the request continues, and the next run receives its reply
                     cost = guess
                     bill.add(cost, maybe=True)
                 raise
             finally:
                 self._budget.settle(held, cost or 0.0)
 
-        if parcel := here.get():
+        if delivery := current_delivery.get():
             with suppress(NotSent):
-                result, attempts = await parcel.sender.ask(paid, parcel, self.settings.max_attempts)
+                result, attempts = await delivery.sender.ask(paid, delivery, self.settings.max_attempts)
                 # the time of the sender does not count as time of the request
-                return self._ended(Attempt(result, attempts, 0.0, parcel.batch))
-            here.set(None)
+                return self._ended(Attempt(result, attempts, 0.0, delivery.batch))
+            current_delivery.set(None)
         return self._ended(await retry(paid, self.settings, self.limiter))
 
     def _is_guess(self, failure: Failure) -> bool:
@@ -218,9 +219,9 @@ class Engine:
         ``proven``: see ``classify_status``. It is called after the reply: another item may have succeeded
         meanwhile.
         """
-        if parcel := here.get():
-            reply = parcel.sender.reply(
-                parcel, request, self.endpoint, self.settings, proven, self._longest_reply
+        if delivery := current_delivery.get():
+            reply = delivery.sender.reply(
+                delivery, request, self.endpoint, self.settings, proven, self._longest_reply
             )
             del request  # it may have megabytes, and wait for hours
             body = await reply

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from imageevalkit.api.endpoint import Endpoint, Places
+from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_connection
 from imageevalkit.common.errors import UserError
 from imageevalkit.common.machine import are_used_up
@@ -50,6 +50,7 @@ class Request(NamedTuple):
 
 
 T = TypeVar("T")
+RequestHook = Callable[["httpx2.Request"], Awaitable[None]]
 
 _CONNECT_TIMEOUT = 30.0
 # A pool checks all its idle connections at each request: one pool with 64 requests in flight took a third of
@@ -136,24 +137,22 @@ def official_client(endpoint: Endpoint, http: httpx2.AsyncClient) -> AsyncOpenAI
 class Clients:
     """The HTTP clients for ``in_flight`` parallel requests to ``endpoint``. Belongs to one event loop.
 
-    ``timeout`` (seconds) bounds connecting.
+    ``timeout`` (seconds) bounds connecting. ``look`` is called with each request before it is sent.
     """
 
-    def __init__(self, endpoint: Endpoint, in_flight: int, timeout: float) -> None:
+    def __init__(
+        self, endpoint: Endpoint, in_flight: int, timeout: float, look: RequestHook | None = None
+    ) -> None:
         import httpx2
 
         self.loop = asyncio.get_running_loop()
-        places = Places(endpoint.base_url)
         # one context for all clients: reading the certificates takes most of the time here
         certificates = httpx2.create_ssl_context()
-        # fetches the links of replies
-        self.files = http_client(timeout, certificates)
-        self.files.event_hooks = {"request": [places.guard]}
         self._in_flight: dict[AsyncOpenAI, int] = {}
         for _ in range(min(_MOST_CLIENTS, -(-in_flight // _REQUESTS_PER_CLIENT))):
             http = http_client(timeout, certificates)
             http.event_hooks = {
-                "request": [places.learn, _correct_headers],
+                "request": [*filter(None, [look]), _correct_headers],
                 "response": [_raise_unsuccessful],
             }
             self._in_flight[official_client(endpoint, http)] = 0
@@ -176,7 +175,6 @@ class Clients:
         """Closes all connections."""
         for client in self._in_flight:
             await client.close()
-        await self.files.aclose()
 
 
 async def _sent(client: AsyncOpenAI, request: Request) -> httpx2.Response:
@@ -199,7 +197,8 @@ async def _sent(client: AsyncOpenAI, request: Request) -> httpx2.Response:
             stream=True,  # the body stays unread
             stream_cls=openai.AsyncStream[Any],
         )
-        return cast("httpx2.Response", reply)  # `cast_to` wins over `stream_cls`, which types know nothing of
+        # `cast_to` has priority over `stream_cls`; the type stubs omit this
+        return cast("httpx2.Response", reply)
     except openai.APIConnectionError as error:
         cause = error.__cause__ or error
     raise cause  # outside the except block: else the APIConnectionError would be its context

@@ -1,139 +1,18 @@
-"""The URL and key of an endpoint, and the addresses that its replies may point to."""
+"""The URL and key of an endpoint."""
 
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import os
 import re
-import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from imageevalkit.common.errors import UserError
 from imageevalkit.common.network import check_network
 from imageevalkit.common.redaction import SHORTEST
-
-if TYPE_CHECKING:
-    import httpx2
-
-_PUBLIC = "public"
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# proxies such as Clash return these addresses for every name (a block for benchmarks, RFC 2544)
-_STAND_INS = ipaddress.ip_network("198.18.0.0/15")
-# some Python versions call this network global, but a cloud serves machine credentials at 192.0.0.192
-_PROTOCOL = ipaddress.ip_network("192.0.0.0/24")
-
-
-class NotAllowed(Exception):
-    """A reply points to an address of a kind that is not allowed. The text names the address."""
-
-
-def kind_of(address: str) -> str:
-    """Returns "public", "loopback", "link-local", "private", "stand-in" or "special" for an IP address."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    site_local = False
-    if isinstance(ip, ipaddress.IPv6Address):
-        site_local = ip.is_site_local
-        # some IPv6 addresses only wrap an IPv4 address
-        inner = ipaddress.IPv4Address(int(ip) % 2**32) if ip in _NAT64 else ip.ipv4_mapped or ip.sixtofour
-        ip = inner or (ip.teredo[1] if ip.teredo else ip)
-    if ip.is_loopback or ip.is_unspecified:  # 0.0.0.0 is this machine too
-        return "loopback"
-    if ip.is_link_local:
-        return "link-local"
-    if ip in _STAND_INS:
-        return "stand-in"
-    if ip.is_multicast or ip.is_reserved:
-        return "special"
-    return _PUBLIC if ip.is_global and not site_local and ip not in _PROTOCOL else "private"
-
-
-class Places:
-    """Checks the addresses that the replies of the endpoint at ``base_url`` point to.
-
-    A reply must not make this machine send requests to its own services or to its network. A non-public
-    address is therefore allowed only if the endpoint's address is of the same kind. The address of the actual
-    connection decides. Names are also resolved before, to open no connection in vain, and for proxies, which
-    resolve names themselves.
-    """
-
-    def __init__(self, base_url: str) -> None:
-        import httpx2
-
-        self._host = httpx2.URL(base_url).raw_host.decode("ascii")
-        self._connected = ""
-
-    async def learn(self, request: httpx2.Request) -> None:
-        """Makes the connection of ``request`` to the endpoint record the kind of the endpoint's address."""
-
-        async def look(address: str, stream: Any) -> None:
-            self._connected = kind_of(address)
-
-        if not self._connected:
-            request.extensions = {**request.extensions, **_on_connection(self._host, look)}
-
-    async def guard(self, request: httpx2.Request) -> None:
-        """Checks the addresses of ``request`` now, and the address of its connection later.
-
-        Raises NotAllowed: an address is of another kind than the endpoint's.
-        """
-        url = request.url
-        host = url.raw_host.decode("ascii")
-
-        async def look(address: str, stream: Any) -> None:
-            try:
-                await self._check(url.host, address)
-            except NotAllowed:
-                await stream.aclose()
-                raise
-
-        for address in await _addresses(host):
-            await self._check(url.host, address)
-        request.extensions = {**request.extensions, **_on_connection(host, look)}
-
-    async def _check(self, host: str, address: str) -> None:
-        kind, own = kind_of(address), self._connected
-        if kind == _PUBLIC:
-            return
-        if not own:
-            # behind a proxy the connection shows no address: use the local DNS, else assume a public one
-            kinds = {kind_of(each) for each in await _addresses(self._host)}
-            own = kinds.pop() if len(kinds) == 1 else _PUBLIC
-        if kind != own:
-            where = host if host == address else f"{host} ({address})"
-            raise NotAllowed(
-                f"the image from {where} is not fetched: that is a {kind} address, and the endpoint is at a {own} one "
-                "(response_format=b64_json asks many endpoints for the image itself)"
-            )
-
-
-def _on_connection(host: str, look: Callable[[str, Any], Awaitable[None]]) -> dict[str, Any]:
-    """Returns an httpx2 extension that calls ``look`` for a new direct connection to ``host``."""
-    asked = ""
-
-    async def trace(event: str, info: dict[str, Any]) -> None:
-        nonlocal asked
-        if event == "connection.connect_tcp.started":
-            asked = info["host"]
-        elif event == "connection.connect_tcp.complete" and asked == host:
-            stream = info["return_value"]
-            await look(stream.get_extra_info("server_addr")[0], stream)
-
-    return {"trace": trace}
-
-
-async def _addresses(host: str) -> list[str]:
-    import asyncio  # here: at the top it would take a tenth of the start time of a process without requests
-
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return []
-    return [str(entry[4][0]) for entry in found]
-
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 _KEY_VARIABLE = "API_KEY"

@@ -140,10 +140,10 @@ class Kind(Enum):
 class Failure(NamedTuple):
     """One failed request: its class, its text (one line), and the wait in seconds that the server asks for.
 
-    ``maybe_billed``: the provider may have made an image, because the reply was lost, late or broken.
+    ``maybe_billed``: the provider may have generated an image, because the reply was lost, late or broken.
     ``tokens`` and ``reported_cost`` (USD) come from the reply (see ``ImageReply``). ``doubt``: the text for
-    the case that the item is to blame after all (before any success); empty if there is no doubt. ``unlike``:
-    how a reply of status 200 differs from a usable one (its keys); empty for other failures.
+    the case that the item caused the failure (before any success); empty if this is excluded. ``unlike``: how
+    a reply of status 200 differs from a usable one (its keys); empty for other failures.
     """
 
     kind: Kind

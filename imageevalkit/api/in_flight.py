@@ -45,7 +45,7 @@ class InFlight(Generic[T]):
     """Runs ``work`` for each item in its own task until all tasks have ended or ``stopped()`` is true.
 
     After a stop, an item whose request is in flight (``sent``) gets ``last_answers`` more seconds: its reply
-    is billed in any case. ``fail`` receives each exception that ``work`` raises. If ``tells_sent`` is False,
+    is billed in any case. ``fail`` receives each exception that ``work`` raises. If ``marks_sent`` is False,
     ``work`` does not set ``sent``, and every running item counts as sent.
     """
 
@@ -55,10 +55,10 @@ class InFlight(Generic[T]):
         stopped: Callable[[], bool],
         fail: Callable[[BaseException], None],
         last_answers: float,
-        tells_sent: bool = True,
+        marks_sent: bool = True,
     ) -> None:
         self._work, self._stopped, self._fail = work, stopped, fail
-        self._last_answers, self._tells_sent = last_answers, tells_sent
+        self._last_answers, self._marks_sent = last_answers, marks_sent
         self._tasks: dict[asyncio.Task[None], UnderWay] = {}
         self._cancelled: dict[asyncio.Task[Any], float] = {}
         self._all_begun = False
@@ -88,7 +88,7 @@ class InFlight(Generic[T]):
             if self._stopped():
                 room.release()
                 break
-            state = UnderWay(sent=not self._tells_sent)
+            state = UnderWay(sent=not self._marks_sent)
             task = asyncio.create_task(self._run(item, state))
             self._tasks[task] = state
             task.add_done_callback(lambda task: self._end(task, room))
@@ -108,7 +108,7 @@ class InFlight(Generic[T]):
                 self._cancel(sent=time.monotonic() - given_up > self._last_answers)
 
     async def abandon(self) -> None:
-        """Cancels all running tasks, except those that are storing an answer, and waits for their end."""
+        """Cancels all running tasks, except tasks that store an answer, and waits for their end."""
         while self._tasks:
             self._cancel(sent=True)
             await asyncio.wait(self._tasks, timeout=_TICK)

@@ -156,13 +156,13 @@ class Limiter:
     """Gives out slots for requests to one endpoint with one key. Belongs to one event loop and its clock.
 
     * A single 429 delays only its own request. If several requests in a row get a 429, or most of the latest
-      ones, a rate-limit episode begins: the account is limited, so all requests wait. Without this test, a
-      gateway that limits one request in twenty at random would stop the other nineteen.
+      ones, a rate-limit episode begins. All requests then wait, because the account is limited. Without this
+      test, a gateway that limits one request in twenty at random would stop the other nineteen.
     * Concurrency starts at the user's ceiling. An episode multiplies it by ``_CUT`` once. Each round of
       served requests adds ``1/_STEPS`` of the ceiling back.
-    * The number of requests served between two episodes gives the server's rate, whatever the size of its
-      bursts. Requests are then paced at this rate. The pace grows with time (cubically, as TCP CUBIC probes
-      for bandwidth, RFC 9438 §4.2), because a limit may be temporary. A 429 while paced updates the rate and
+    * The number of requests served between two episodes gives the server's rate, also if it serves bursts.
+      Requests are then paced at this rate. The pace grows with time (cubically, as TCP CUBIC probes for
+      bandwidth, RFC 9438 §4.2), because a limit may be temporary. A 429 while paced updates the rate and
       needs no pause.
     * The first requests start a few milliseconds apart, so that the first 429 arrives before all have
       started.
@@ -266,9 +266,9 @@ class Limiter:
             self._limit = min(self.ceiling, self._limit + max(1.0, self.ceiling / _STEPS) / self._limit)
         self._pump()
 
-    def expect(self, who: object, items: int) -> None:
-        """Sets the number of items of the model ``who`` that have not asked for a slot yet."""
-        self._expected[who] = items
+    def expect(self, model: object, items: int) -> None:
+        """Sets the number of items of ``model`` that have not asked for a slot yet."""
+        self._expected[model] = items
 
     def failed(self, trial: Trial, reason: str) -> bool:
         """Records a temporary failure of a request of ``trial``, with its ``reason``.

@@ -49,7 +49,7 @@ class Budget:
         self.max_cost = max_cost
         self._account = shared(SharedAccount, file) if file and max_cost is not None else Account()
         self._look_again = _LOOK_AGAIN if file else None
-        self._untold = (0.0, 0.0)  # USD held and spent by ended requests that are not in the account yet
+        self._unsaved = (0.0, 0.0)  # USD held and spent by ended requests that are not in the account yet
         self._settled = asyncio.Event()
         self._turn = asyncio.Lock()
 
@@ -84,15 +84,17 @@ class Budget:
                     return False
                 self._account.held += amount
         except (OSError, UserError) as error:
-            raise BudgetSpent(f"what was spent of --max_cost cannot be known: {one_line(error)}") from None
+            raise BudgetSpent(
+                f"the cost so far, which --max_cost bounds, is unknown: {one_line(error)}"
+            ) from None
         return True
 
     def settle(self, amount: float, cost: float) -> None:
         """Releases ``amount``, which an ended request had reserved, and adds its real ``cost``."""
-        held, spent = self._untold
-        self._untold = held + amount, spent + cost
+        held, spent = self._unsaved
+        self._unsaved = held + amount, spent + cost
         with contextlib.suppress(OSError, UserError), self._opened():
-            pass  # if the file fails, the amounts stay in `_untold` for the next call
+            pass  # if the file fails, the amounts stay in `_unsaved` for the next call
         self._settled.set()
         self._settled = asyncio.Event()
 
@@ -100,9 +102,9 @@ class Budget:
     def _opened(self) -> Iterator[None]:
         """Opens the account and adds the amounts of all ended requests to it."""
         with self._account.opened():
-            held, spent = self._untold
+            held, spent = self._unsaved
             self._account.spent += spent
             if self.max_cost is not None:
                 self._account.held -= held
             yield
-        self._untold = (0.0, 0.0)
+        self._unsaved = (0.0, 0.0)

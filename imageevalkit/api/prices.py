@@ -83,8 +83,8 @@ class Price:
     def cost(self, counts: Mapping[str, int]) -> float | None:
         """Returns the USD of one reply with these token counts, or None.
 
-        The keys of ``counts`` are those of ``usage``, nested names joined by dots. A price per image needs no
-        counts. A kind without a rate costs the highest rate of its side (input or output).
+        The keys of ``counts`` are the keys of ``usage``, nested names joined by dots. A price per image needs
+        no counts. A kind without a rate costs the highest rate of its side (input or output).
         """
         if self.per_image is not None:
             return self.per_image

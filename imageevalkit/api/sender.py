@@ -1,4 +1,6 @@
-"""Another way for the requests of a cell than one by one, such as the provider's batches: what an extra implements."""
+"""The interface of senders: an extra may send the requests of a cell in another way than one by one (in
+batches).
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,15 @@ T = TypeVar("T")
 
 
 class NotSent(Exception):
-    """The sender has nothing of this request from an earlier run, and sends no new ones in this run."""
+    """The sender has no reply to this request from an earlier run, and sends no new requests in this run."""
 
 
 @dataclass
-class Parcel:
-    """The way of an item's requests: their ``sender``, and the item's ``key`` there.
+class Delivery:
+    """The delivery of an item's requests: through ``sender``, which identifies the item by ``key``.
 
-    ``batch`` is the provider's id of the batch with the latest one. If the provider has ``not_done`` it, the
-    reply costs nothing.
+    ``batch`` is the provider's id of the batch with the latest request. ``not_done``: the provider did not
+    process that request, so it costs nothing.
     """
 
     sender: Sender
@@ -37,19 +39,21 @@ class Parcel:
     not_done: bool = False
 
 
-here: ContextVar[Parcel | None] = ContextVar("parcel", default=None)
-"""The way of the requests of the running task; None: they are sent one by one."""
+current_delivery: ContextVar[Delivery | None] = ContextVar("delivery", default=None)
+"""The delivery of the running task's requests; None: they are sent one by one."""
 
 
 class Sender(ABC):
     """Sends the requests of one cell to the endpoint. Belongs to one event loop.
 
-    ``price_share`` is the price of a request relative to a single one, ``most`` the number of items that can
-    wait for replies at the same time. ``way``, ``discount`` and ``time`` are words for the user.
+    ``price_share`` is the price of a request relative to a single one. At most ``most`` items can wait for
+    replies at the same time. ``option`` is the option that chooses the sender. Messages to the user contain
+    ``way``, ``discount`` and ``time``.
     """
 
     price_share: ClassVar[float]
     most: ClassVar[int]
+    option: ClassVar[str]
     way: ClassVar[str]
     discount: ClassVar[str]
     time: ClassVar[str]
@@ -68,7 +72,7 @@ class Sender(ABC):
     @classmethod
     @abstractmethod
     def goes_on(cls, folder: Path) -> str:
-        """Returns a note on requests that go on after the end of a run; empty if none do."""
+        """Returns a note on requests that continue after the end of a run; empty if none do."""
 
     @abstractmethod
     def preparing(self) -> AbstractContextManager[None]:
@@ -76,7 +80,7 @@ class Sender(ABC):
 
     @abstractmethod
     async def ask(
-        self, attempt: Callable[[], Awaitable[T | Failure]], parcel: Parcel, most: int
+        self, attempt: Callable[[], Awaitable[T | Failure]], delivery: Delivery, most: int
     ) -> tuple[T | Failure, int]:
         """Returns the final result of ``attempt``, which is called ``most`` times at most, and its attempts.
 
@@ -86,7 +90,7 @@ class Sender(ABC):
     @abstractmethod
     async def reply(
         self,
-        parcel: Parcel,
+        delivery: Delivery,
         request: Request,
         endpoint: Endpoint,
         settings: RequestSettings,
@@ -100,7 +104,7 @@ class Sender(ABC):
 
     @abstractmethod
     def settle(self, key: str) -> None:
-        """Forgets the reply to an item: it is stored, or unusable. May run in any thread."""
+        """Drops the reply to an item: it is stored, or unusable. May run in any thread."""
 
     @abstractmethod
     def holdup(self) -> str:
@@ -112,11 +116,11 @@ class Sender(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """Saves what has been settled. May be called after :meth:`close`."""
+        """Saves which replies were dropped. May be called after :meth:`close`."""
 
 
 def kind_of_sender(name: str) -> type[Sender] | None:
-    """Returns the kind of sender of the extra ``name``; None: the extra has none, or ``name`` is empty."""
+    """Returns the class of sender of the extra ``name``; None: the extra has none, or ``name`` is empty."""
     kinds: dict[str, type[Sender]] = connected("sender")
     return kinds.get(name)
 

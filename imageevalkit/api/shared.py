@@ -35,8 +35,8 @@ _LOOKED_FOR = 0.1  # seconds for which the known demand of other processes count
 class SharedFile:
     """A file at ``path`` with two numbers for the run and two for each process, which is row ``me``.
 
-    If ``inherits``, the first number of a dead process is added to that of the run. Raises UserError: no locks
-    there.
+    If ``inherits``, the first number of an ended process is added to the run's first number. Raises
+    UserError: no locks there.
     """
 
     def __init__(self, path: Path, inherits: bool = False) -> None:
@@ -78,9 +78,8 @@ class SharedFile:
                         rows[0][0] += self._inherits * rows[n][0]
                         rows[n] = [0.0, 0.0]
                 yield rows
-                for n, row in enumerate(
-                    rows
-                ):  # the run's first: a kill in between counts money twice, not never
+                # the run's first: a kill in between counts money twice, not never
+                for n, row in enumerate(rows):
                     if tuple(row) != before[n]:
                         os.pwrite(self._fd, _ROW.pack(*row), n * _ROW.size)
             finally:
@@ -133,7 +132,7 @@ class Slots:
         return self._used < min(self._kept, self._share)
 
     def _look(self, file: SharedFile, now: float, ceiling: int) -> None:
-        """Gets one more slot if none is kept, and gives up those above the share of this process."""
+        """Gets one more slot if this process has no unused one, and releases slots above its share."""
         with file.opened() as rows:
             others = [row for n, row in enumerate(rows) if n not in (0, file.me)]
             self._share = max(1, ceiling // (1 + sum(bool(wants) for _, wants in others)))

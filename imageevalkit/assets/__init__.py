@@ -132,7 +132,7 @@ def read_json(path: Path) -> Any:
 
 
 def compared(name: str, folder: Path, files: Mapping[str, FileFacts | None], hashes: bool) -> list[str]:
-    """Returns at most one line, about missing and wrong ``files`` below ``folder``. None matches any file."""
+    """Returns at most one line on missing and wrong ``files`` below ``folder``. Facts of None match any file."""
     gone = {path: None for path in files if not is_there(folder / path)}
     rest = ((path, facts) for path, facts in files.items() if facts and path not in gone)
     wrong = [problem for path, facts in rest if (problem := facts.problem(folder / path, path, hashes))]
@@ -144,7 +144,7 @@ def compared(name: str, folder: Path, files: Mapping[str, FileFacts | None], has
 def how_to_get(problems: Sequence[str], options: str, folders: str) -> str:
     """Returns one line: the first ``problems``, the command to fix them, the folders to copy if offline."""
     named = some(problems, more=" (--check names them all)")
-    command = f"bash utils/prefetch.sh {options}"
+    command = f"bash eval.sh prefetch {options}"
     return f"{named}. Run: {command} (without internet: run it elsewhere and copy {folders})"
 
 
@@ -179,8 +179,8 @@ class FileAsset(NamedTuple):
 class PromptsAsset(NamedTuple):
     """Texts from a repository's program at a commit, stored in the JSON file ``path`` of the data folder.
 
-    ``texts`` has the SHA-256 of each text (as UTF-8) by its key ``file::where``: ``file`` is the path in the
-    repository, ``where`` names the function and role for human readers.
+    ``texts`` has the SHA-256 of each text (as UTF-8) by its key ``file::where``. ``file`` is the path in the
+    repository. ``where`` names the function and role for human readers.
     """
 
     path: str
@@ -262,7 +262,8 @@ class TableAsset(NamedTuple):
 class HubAsset(NamedTuple):
     """Files of a Hugging Face repository that match ``patterns``; all files if there are none.
 
-    In a manifest ``revision`` is a commit; a user may also give a branch or tag. None: main.
+    In a manifest ``revision`` is a commit; a user may also give a branch or tag. If it is None, the branch is
+    main.
     """
 
     hub: str

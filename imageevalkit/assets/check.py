@@ -1,8 +1,8 @@
 """Checks offline whether the files of models, judges and encoders on this machine are complete.
 
 The check before a run compares only sizes, because hashes would take long. It reads the hub's cache without
-huggingface_hub. Prefetch writes a record of all files of a repository, with sizes and hashes, before it
-downloads them: after a killed download the check knows the missing files. The record is in the repository's
+huggingface_hub. Before a download, prefetch writes a record of all files of a repository with sizes and
+hashes. So the check finds the missing files after a killed download. The record is in the repository's
 folder, so it stays with any copy of the folder. huggingface_hub ignores it.
 """
 
@@ -93,9 +93,9 @@ def _absent(place: str) -> str:
     try:
         path = Path(place).expanduser()
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-            return f"there is no {place}, or nothing in it: put it there, or correct the path"
+            return f"{place} is missing or empty: put the files there, or correct the path"
     except (OSError, RuntimeError) as error:  # no permission, no such user
-        return f"{place} cannot be looked at ({error}): correct the path"
+        return f"{place} cannot be read ({error}): correct the path"
     return ""
 
 
@@ -109,7 +109,7 @@ def _local_problems(place: str) -> list[str]:
             return []
         return [f"{place}: {problem}" for problem in checkpoint_problems(path)]
     except OSError as error:  # no permission
-        return [f"{place} cannot be looked at ({error}): correct the path"]
+        return [f"{place} cannot be read ({error}): correct the path"]
 
 
 # --- the hub's cache ---
@@ -151,8 +151,8 @@ def disagreement(assets: Iterable[Needed]) -> str:
     if is_same or not any(isinstance(asset, HubAsset) for asset in assets):
         return ""
     return (
-        f"TRANSFORMERS_CACHE is {other}, but the cache of the hub's libraries is {cache_folder()}: which one is "
-        "read depends on the model; leave TRANSFORMERS_CACHE empty (HF_HOME tells the place), or make both the same"
+        f"TRANSFORMERS_CACHE is {other}, but the cache of the hub's libraries is {cache_folder()}: the model "
+        "decides which one is read; leave TRANSFORMERS_CACHE empty (HF_HOME sets the cache), or set both to one folder"
     )
 
 
@@ -204,7 +204,7 @@ def check_hub(asset: HubAsset, hashes: bool) -> Finding:
     """Checks the sizes of the files of ``asset`` in the cache, and their content if ``hashes``.
 
     If prefetch has downloaded the repository, even only in part, all its files are checked. Otherwise only
-    existing files and files that a checkpoint needs are checked; a note says so.
+    existing files and files that a checkpoint needs are checked; a note says this.
     """
     name, commit = name_of(asset), commit_of(asset)
     absent = Finding([f"{name} is not in the cache {cache_folder()}"])

@@ -66,7 +66,7 @@ _Numbered = tuple[re.Match[str], Path]
 def _with_weights(numbered: list[_Numbered]) -> list[_Numbered]:
     """Returns the folders of ``numbered`` with the same kind of name (digits aside) as a folder with weights.
 
-    If no folder has weights yet, returns those with usual names of checkpoints, or else all.
+    If no folder has weights yet, returns the folders with usual names of checkpoints, or else all.
     """
     kinds = dict[str, list[_Numbered]]()
     for number, path in numbered:
@@ -145,7 +145,7 @@ def _lacks(path: Path, files: list[Path]) -> Iterator[str]:
         elif file.suffix in _ZIPPED and _is_cut_zip(file):
             yield f"{name} is cut short"
         elif (file.name in _DESCRIBED or ".index." in file.name) and read_json(file) is None:
-            yield f"{name} is no whole JSON"
+            yield f"{name} is no complete JSON"
         elif (shard := _SHARD.fullmatch(file.name)) and _count(files, shard) < int(shard[2]):
             yield f"{name} is one of {int(shard[2])} shards, of which {_count(files, shard)} are there"
     if path.is_dir():

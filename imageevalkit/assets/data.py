@@ -316,7 +316,7 @@ def _put_in_place(asset: TableAsset, new: Path, data: Path) -> None:
     before = Record.read(record)
     if before and before.files.get(asset.path, rows).digest != rows.digest:
         raise CellFailure(
-            f"{asset.repo} gives other rows than when it was first fetched; delete {record} to trust what there is now"
+            f"{asset.repo} has other rows than at the first download; delete {record} to accept the new rows"
         )
     (data / IMAGES).mkdir(exist_ok=True)
     for name in reversed(names):  # the rows last, so that their images always exist

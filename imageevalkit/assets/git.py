@@ -55,7 +55,7 @@ def check_code(asset: CodeAsset, hashes: bool) -> Finding:
     try:
         record = recorded or _cloned(folder) or copied(folder, asset)
     except CellFailure as failure:
-        return Finding([f"{name} was not put there by prefetch, and cannot be told: {failure}"])
+        return Finding([f"{name} is not from prefetch, and cannot be identified: {failure}"])
     if record is None:
         return Finding([f"{name} is not commit {asset.commit}, or was changed"])
     if (commit := record.known.get("commit")) != asset.commit:
@@ -74,7 +74,7 @@ def _cloned(folder: Path) -> Record | None:
 
 
 def copied(folder: Path, asset: CodeAsset) -> Record | None:
-    """Returns a record of ``folder`` if its files (compiled ones aside) are those of ``asset``, else None."""
+    """Returns a record of ``folder`` if its files (but compiled ones) equal those of ``asset``, else None."""
     with tempfile.TemporaryDirectory(prefix="imageevalkit-") as temporary:
         repository = _new_repository(Path(temporary))
         if tree_of(repository, folder) != asset.tree:
@@ -93,7 +93,7 @@ def tree_of(repository: Path, folder: Path) -> str:
 def fetch_code(asset: CodeAsset, name: str, mirror: Path | None) -> Finding:
     """Gets ``asset`` from ``mirror`` or GitHub if it is incomplete.
 
-    Raises CellFailure if this fails or the files are not those of the pinned commit.
+    Raises CellFailure if this fails or the files differ from the pinned commit.
     """
     folder = REPO / asset.path
     with alone(part_path(folder)) as work:
@@ -185,11 +185,13 @@ def _git(repository: Path, *words: str, work_tree: Path | None = None) -> str:
         raise CellFailure("git is not installed: authors' code comes with it; install git") from None
     if done.returncode == 0:
         return done.stdout
-    said = done.stderr.strip()
+    message = done.stderr.strip()
     for text, code in (("No space left on device", errno.ENOSPC), ("Disk quota exceeded", errno.EDQUOT)):
-        if text in said:
+        if text in message:
             raise OSError(code, text)
-    lines = [line for line in said.splitlines() if line.startswith(("fatal:", "error:"))] or said.splitlines()
+    lines = [
+        line for line in message.splitlines() if line.startswith(("fatal:", "error:"))
+    ] or message.splitlines()
     why = one_line(f"git {words[0]}: {lines[0] if lines else f'status {done.returncode}'}")
-    may_pass = words[0] == "fetch" and not any(word in said for word in _FINAL)
+    may_pass = words[0] == "fetch" and not any(word in message for word in _FINAL)
     raise PassingFailure(why) if may_pass else CellFailure(why)

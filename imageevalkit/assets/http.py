@@ -54,7 +54,7 @@ def check_url(asset: UrlAsset, hashes: bool) -> Finding:
     folder, file, kept = _places(asset)
     record = Record.read(kept)
     if record and asset.sha256 and record.known.get("sha256") != asset.sha256:
-        return Finding([f"{asset.path} is not the version that is wanted now"])
+        return Finding([f"{asset.path} is not the required version"])
     published = FileFacts(asset.size, asset.sha256) if asset.sha256 and not asset.unpack else None
     files = (record and record.files) or dict.fromkeys(asset.unpack or [file.name], published)
     problems = compared(asset.path, folder, files, hashes)
@@ -85,7 +85,7 @@ def fetch_file(asset: UrlAsset, name: str, hashes: bool, download_allowed: bool)
     files = {part: FileFacts.of(folder / part) for part in asset.unpack or (file.name,)}
     sha256 = (asset.sha256 or "") if asset.unpack else files[file.name].digest
     if asset.sha256 not in (None, sha256):
-        raise CellFailure(f"{asset.path} has other content than {asset.url}: remove it to have it fetched")
+        raise CellFailure(f"{asset.path} has other content than {asset.url}: remove it to download it again")
     return Finding(notes=_recorded(asset, sha256, files))
 
 
@@ -94,14 +94,14 @@ def _download(asset: UrlAsset, name: str) -> list[str]:
     part = part_path(file)
     with download(asset.url, part, name):
         facts, before = FileFacts.of(part), Record.read(record)
-        expected, why = asset.sha256, "it is pinned"
+        expected, why = asset.sha256, "pinned"
         if expected is None and before:
             expected = before.known.get("sha256")
-            why = f"it was first fetched; delete {record} to trust what there is now"
+            why = f"at the first download; delete {record} to accept the new file"
         if expected not in (None, facts.digest) or asset.size not in (None, facts.size):
             forget(part)
             raise CellFailure(
-                f"{asset.url} does not give the file as {why} (sha256 {facts.digest}, {facts.size} bytes)"
+                f"{asset.url} has another file than {why} (sha256 {facts.digest}, {facts.size} bytes)"
             )
         if asset.unpack:
             files = _unpack(asset, part, folder)
@@ -145,7 +145,7 @@ def _unpack(asset: UrlAsset, archive: Path, folder: Path) -> dict[str, FileFacts
         if isinstance(error, OSError) and error.errno:
             raise disk_error(error, folder) from error
         forget(archive)
-        raise CellFailure(f"{asset.url} gives no ZIP file that can be unpacked ({one_line(error)})") from None
+        raise CellFailure(f"{asset.url} is no ZIP file that can be unpacked ({one_line(error)})") from None
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return files
@@ -176,8 +176,8 @@ def until_it_passes(name: str, attempt: Callable[[], T]) -> T:
                 failures, wait = 0, _FIRST_WAIT
             failures += 1
             if failures == TRIES:
-                said = f"{failure} (after {TRIES} tries; the same command goes on from here)"
-                raise CellFailure(said) from None
+                message = f"{failure} (after {TRIES} tries; the same command resumes here)"
+                raise CellFailure(message) from None
             pause = min(max(wait, failure.wait), _LONGEST_WAIT)
             say(f"{name}: {failure}; try {failures + 1} of {TRIES} in {pause:g} s", sys.stderr)
         time.sleep(pause)

@@ -34,9 +34,9 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 def snapshot(asset: HubAsset, hashes: bool = False) -> Path:
     """Downloads the files of ``asset`` into the cache and returns their folder.
 
-    Complete files in the cache are kept: those of the right size, and with ``hashes`` of the right content. A
-    record of all files is written first (see :mod:`imageevalkit.assets.check`). Transient failures are
-    retried. Raises CellFailure at once if the repository is unknown, access is refused, or the disk is full.
+    Files in the cache are kept if their size is right and, with ``hashes``, their content too. A record of
+    all files is written first (see :mod:`imageevalkit.assets.check`). Transient failures are retried. Raises
+    CellFailure at once if the repository is unknown, access is refused, or the disk is full.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import logging
@@ -46,10 +46,10 @@ def snapshot(asset: HubAsset, hashes: bool = False) -> Path:
     remedy = "set HF_ENDPOINT to a mirror of the hub, or run this where there is internet"
     check_reach(constants.ENDPOINT, remedy, asset.hub)
     logging.set_verbosity_error()  # until_it_passes already announces each retry
-    return until_it_passes(asset.hub, lambda: _told(asset, hashes))
+    return until_it_passes(asset.hub, lambda: _classified(asset, hashes))
 
 
-def _told(asset: HubAsset, hashes: bool) -> Path:
+def _classified(asset: HubAsset, hashes: bool) -> Path:
     """Calls :func:`_attempt`. Raises CellFailure for final failures, PassingFailure if a retry may help."""
     from huggingface_hub import constants, errors
 
@@ -113,7 +113,7 @@ def _attempt(asset: HubAsset, hashes: bool) -> Path:
     _complete_large_files(asset, revision, missing)
     patterns = list(asset.patterns) or None
     snapshot_download(asset.hub, revision=revision, repo_type=asset.type, allow_patterns=patterns)
-    if lost := compared("it did not arrive whole", folder, wanted, hashes=False):
+    if lost := compared("the download is incomplete", folder, wanted, hashes=False):
         raise OSError(*lost)
     return folder
 
@@ -149,7 +149,9 @@ def _complete_large_files(
             file.flush()
             if facts.problem(part, path, hashes=True):
                 part.unlink()
-                raise OSError(f"{url}: the bytes received are not those the hub names; starting it anew")
+                raise OSError(
+                    f"{url}: the received bytes have another hash than on the hub; the download restarts"
+                )
             part.replace(blob)
 
     sizes = range(LARGE, constants.MAX_HTTP_DOWNLOAD_SIZE + 1)

@@ -29,13 +29,13 @@ def why_not_loaded(model_path: str, error: BaseException) -> str:
 
 
 _ABSENT = (
-    "is no local folder and not whole in the cache {cache}, and {state}; "
-    "with internet, bash utils/prefetch.sh with the options of this run fetches it"
+    "is no local folder and not complete in the cache {cache}, and {state}; "
+    "with internet, bash eval.sh prefetch with the options of this run fetches it"
 )
 # by classes of huggingface_hub, subclasses first
 _REASONS = {
     # says prefetch even if HF_TOKEN is set: a model that runs authors' code does not get the token
-    "GatedRepoError": "is gated: accept its licence on the hub, set HF_TOKEN and run bash utils/prefetch.sh with the "
+    "GatedRepoError": "is gated: accept its licence on the hub, set HF_TOKEN and run bash eval.sh prefetch with the "
     "options of this run",
     "RepositoryNotFoundError": "is neither a local folder nor a hub repository that HF_TOKEN may read",
     "RevisionNotFoundError": "has no such revision on the hub",

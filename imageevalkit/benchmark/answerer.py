@@ -15,7 +15,7 @@ from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.common.text import to_bytes
 from imageevalkit.store.results import Evaluator
 
-# An answerer may load its model for each batch, so a batch of few questions would waste time. follow() waits
+# An evaluator may load its model for each batch, so a batch of few questions would waste time. follow() waits
 # _WORTH times the seconds until the first answer of a batch before it starts the next batch.
 _FULL, _PATIENCE, _WORTH = 256, 10.0, 10
 _ONE_AT_A_TIME = threading.Lock()  # two local models at once may not fit into memory
@@ -37,7 +37,7 @@ class Answerer(ABC):
 
     @property
     def label(self) -> str:
-        """A short name for the name of an evaluator with several answerers."""
+        """A short name for the name of a score with several evaluators."""
         return self.evaluator.id
 
     @property
@@ -51,7 +51,7 @@ class Answerer(ABC):
 
         If a single question fails, its answer has an error. Closing the iterator cancels the open questions.
         ``workers`` is the number of CPU cores of the job. Raises JudgeUnusable if no further answer will
-        come, CellFailure if the answerer cannot start or its model fails.
+        come, CellFailure if the evaluator cannot start or its model fails.
         """
 
     def follow(self, feed: Feed[Question], workers: int = 1) -> Iterator[Answer]:
@@ -72,7 +72,7 @@ class Answerer(ABC):
                 raise JudgeUnusable(f"{left} of {len(batch)} questions got neither an answer nor an error")
 
     def has_answered(self) -> None:  # noqa: B027  # optional to override
-        """Tells the answerer that an earlier run got answers: a bad request is then its question's fault."""
+        """Records that an earlier run got answers: then the question is the cause of a bad request."""
 
     def holdup(self) -> str:
         """Returns in a few words why answers are late now, or "". Another thread calls it."""

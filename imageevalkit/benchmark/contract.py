@@ -61,7 +61,7 @@ class Settings:
 class Unparsed(Exception):
     """:meth:`Benchmark.parse` raises Unparsed if a reply has no value. The text is ``why`` and the ``reply``.
 
-    If ``final`` is true, the engine does not ask the question again, whatever ``Benchmark.tries`` is: the
+    If ``final`` is true, the engine does not ask the question again, for any ``Benchmark.tries``: the
     official program accepts such a reply too.
     """
 
@@ -90,7 +90,7 @@ class Measurer(NamedTuple):
     """A metric model that answers questions: from ``eval_models/measurers.py``, or an Answerer of your own.
 
     For your own subclass of :class:`imageevalkit.benchmark.answerer.Answerer`, ``name`` is its module and
-    class ("benchmarks.mine.detector:Detector"). The module is imported only to make the answerer: no other
+    class ("benchmarks.mine.detector:Detector"). The module is imported only to create the evaluator: no other
     code needs its packages. The class gets the ``options`` as keyword arguments. The text of each of its
     answers must be JSON.
     """
@@ -195,9 +195,9 @@ class Benchmark(ABC):
     * ``hub_dataset`` is the benchmark's dataset on the Hugging Face Hub; published scores name it.
     * ``settings_class`` is the class of its :class:`Settings`; ``has_corrected_rules``: see ``Rules``.
 
-    An instance has the user's ``settings``, the chosen ``judge`` (a full name, the name of an OCR model, or
-    empty) and the full names of the ``official`` judges. ``readers`` are the names of all OCR models. The
-    constructor reads no file.
+    An instance has the user's ``settings``, the chosen ``judge`` and the full names of the ``official``
+    judges. ``judge`` is a full name, the name of an OCR model, or empty. ``readers`` are the names of all OCR
+    models. The constructor reads no file.
     """
 
     name: ClassVar[str]
@@ -298,7 +298,7 @@ class Benchmark(ABC):
 
     @property
     def is_official(self) -> bool:
-        """Whether the settings are those of the official evaluator."""
+        """Whether the settings equal the settings of the official evaluator."""
         return self.settings.rules == "official"
 
     def read_json(self, file: str, count: int | None = None) -> Any:
@@ -340,8 +340,8 @@ class Benchmark(ABC):
         except OSError as error:
             raise CellFailure(f"{where} cannot be read ({error.strerror}); {remedy}") from None
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError, csv.Error) as error:
-            said = f"{error} is missing" if isinstance(error, KeyError) else one_line(error)
-            raise CellFailure(f"{where} is not what it should be ({said}); {remedy}") from None
+            problem = f"{error} is missing" if isinstance(error, KeyError) else one_line(error)
+            raise CellFailure(f"{where} is invalid ({problem}); {remedy}") from None
 
     def _place(self, file: str) -> tuple[Path, str, str]:
         """Returns the path of ``file``, and the beginning and the remedy of an error message about it."""
@@ -350,7 +350,7 @@ class Benchmark(ABC):
         path = path if is_own else self.data / file
         remedy = "mend it" if path.is_file() else "put it there"
         if self.assets and not is_own:
-            remedy = f"run: bash utils/prefetch.sh --ds_names {self.name}"
+            remedy = f"run: bash eval.sh prefetch --ds_names {self.name}"
         return path, f"benchmark {self.name}: {short_path(path)}", remedy
 
     def sources(self, item: Item) -> list[Picture]:
@@ -392,9 +392,9 @@ class Benchmark(ABC):
             return self._images[path]
         except (OSError, CorruptImage) as error:
             is_missing = isinstance(error, FileNotFoundError)
-            said = "is missing" if is_missing else f"cannot be read ({one_line(error)})"
-            remedy = remedy or f"run: bash utils/prefetch.sh --ds_names {self.name}"
-            raise CellFailure(f"benchmark {self.name}: {short_path(path)} {said}; {remedy}") from None
+            problem = "is missing" if is_missing else f"cannot be read ({one_line(error)})"
+            remedy = remedy or f"run: bash eval.sh prefetch --ds_names {self.name}"
+            raise CellFailure(f"benchmark {self.name}: {short_path(path)} {problem}; {remedy}") from None
 
     def check(self) -> None:  # noqa: B027 - optional to override
         """Checks settings and judge while the run is planned. Raises UserError if they do not go together."""
@@ -448,7 +448,7 @@ class Benchmark(ABC):
         """Returns files that compare several models; the report writes them to ``output/comparisons/``.
 
         ``scores`` holds the scores of each model by its name, of the same items and the same evaluator.
-        ``self.settings`` are those of the run that writes the report.
+        ``self.settings`` are the settings of the run that writes the report.
         """
         return {}
 

@@ -213,7 +213,7 @@ class Answer:
     * ``refused``: the judge refused to answer. ``cut``: the reply reached the token limit.
     * ``probabilities`` (0-1) belong to ``Question.choices``, or to the ``Question.likeliest`` tokens by their
       text, the likeliest first. ``outside`` (0-1) is the probability of all first tokens that the backend
-      does not report: the true probability of a choice may be higher by up to this much.
+      does not report. The true probability of a choice may be higher by up to this much.
     * ``tokens`` are counts by kind ("input", "output"). ``seconds`` is the time of all ``attempts``.
       ``batch`` is the provider's id of the batch.
     """

@@ -204,7 +204,7 @@ class OfficialScript(Benchmark):
             except OSError as error:
                 raise CellFailure(f"{program} cannot be run: {error.strerror}: {error.filename}") from None
             if status:
-                raise CellFailure(f"{program} ended with status {status}; the log has what it said")
+                raise CellFailure(f"{program} ended with status {status}; the log has its output")
             self._files = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}
             return self.read(output, len(scores))
         finally:

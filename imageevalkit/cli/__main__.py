@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit import registry
-from imageevalkit.cli import launcher
 from imageevalkit.cli.command_line import Command, ResultsHook, parse
 from imageevalkit.common import logs
 from imageevalkit.common.errors import (
@@ -26,6 +25,7 @@ from imageevalkit.common.machine import garbage_collection, require
 from imageevalkit.common.redaction import one_line
 from imageevalkit.common.text import counted
 from imageevalkit.extension_points import connected, extras
+from imageevalkit.jobs.launcher import detach, note_launcher
 from imageevalkit.jobs.plan import USABLE, GenerateOrder, Plan, ReportOrder, cell_of
 from imageevalkit.plan.config import read_config
 from imageevalkit.plan.models import makers
@@ -41,9 +41,9 @@ from imageevalkit.plan.options import (
 from imageevalkit.plan.planner import plan_run
 from imageevalkit.run.display import print_repeats, print_report
 from imageevalkit.run.local import run_plan
-from imageevalkit.slurm import cluster, export
-from imageevalkit.slurm.commands import Slurm
-from imageevalkit.slurm.submitted import look_around
+from imageevalkit.slurm import cluster
+from imageevalkit.slurm.commands import Slurm, look_around, sbatch_words, with_nodes
+from imageevalkit.slurm.node_job import export
 from imageevalkit.store.cell import LAUNCHERS_LOCK, REPO, lock_cell, note_owner
 
 # Options that ask for a run if they are on the command line.
@@ -54,7 +54,7 @@ _FILES_OF_CELL = 3
 
 
 def main() -> ExitStatus:
-    """Does what the command line asks for and returns the exit status; for a run, that of the worst cell."""
+    """Does what the command line asks for and returns the exit status: after a run, its worst cell's status."""
     words = sys.argv[1:]
     if words[:1] != ["--config-fd"]:
         raise UserError("start this through eval.sh: bash eval.sh --help")
@@ -72,8 +72,9 @@ def main() -> ExitStatus:
         return _of_results(options_over(given, config), here)
     if "--report" in given:
         raise UserError(f"--report runs nothing: leave out {next(name for name in given if name in _RUNS)}")
-    options = resolve(given, config)
+    options = with_nodes(resolve(given, config), config)
     plan = plan_run(options, config)
+    sbatch = sbatch_words(config, plan) if plan.cluster else {}
     require(_FILES + _FILES_OF_CELL * len(plan.cells))
     if options.hands_over and (early := [name for name in given if name in of_results]):
         raise UserError(
@@ -92,7 +93,7 @@ def main() -> ExitStatus:
         plan.save()
     except (OSError, CellFailure) as error:
         raise UserError(f"output/ or log/ cannot be written: {one_line(error)}") from error
-    cells, jobs = counted(len(plan.cells), "cell"), counted(len(plan.jobs), "job")
+    cells, jobs = counted(len(plan.cells), "result"), counted(len(plan.jobs), "job")
     say(f"{cells}, {jobs}; run folder {plan.run_folder}")
     orders = [job.order for job in plan.jobs if isinstance(job.order, GenerateOrder)]
     for note in plan.notes:
@@ -102,12 +103,12 @@ def main() -> ExitStatus:
     if options.launcher == EXPORT:
         for lock in (*locks.values(), *launchers):  # the exported jobs lock the cells when they run
             os.close(lock)
-        return export.write(plan)
+        return export(plan)
     if options.detach:
-        launcher.detach(Path(plan.run_folder))
+        detach(Path(plan.run_folder))
         for lock in (*(found.locks if found else locks).values(), *launchers):
             note_owner(lock)
-    launcher.note_launcher(Path(plan.run_folder))
+    note_launcher(Path(plan.run_folder))
     logs.print_without_fear()
     if options.hands_over:
         for lock in locks.values():  # a job locks its cells when it runs
@@ -117,7 +118,9 @@ def main() -> ExitStatus:
     if schedulers:
         summary = next(iter(schedulers.values())).run(options, config, plan, locks)
     else:
-        summary = cluster.run_plan(plan, found, slurm, options.detach) if found else run_plan(plan, locks)
+        summary = (
+            cluster.run_plan(plan, found, slurm, sbatch, options.detach) if found else run_plan(plan, locks)
+        )
     print_repeats(plan)
     print_report(plan)
     if summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
@@ -202,7 +205,7 @@ def _of_results(options: Options, here: Path) -> ExitStatus:
 
 
 def _report(options: Options, here: Path) -> ExitStatus:
-    """Writes the report of the existing results, or of those in the folders of ``--report``.
+    """Writes the report of the existing results, or of the results in the folders of ``--report``.
 
     Raises UserError: a folder does not exist or holds no results. CellFailure: a file cannot be written.
     """

@@ -23,32 +23,32 @@ if TYPE_CHECKING:
     from imageevalkit.jobs.plan import Plan
     from imageevalkit.run.display import RunSummary
 
-EVAL, PREFETCH = "bash eval.sh", "bash utils/prefetch.sh"
+EVAL, PREFETCH = "bash eval.sh", "bash eval.sh prefetch"
 _DESCRIPTIONS = {
     EVAL: """
 Generates with every model, scores with every benchmark, leaves one result per model × benchmark
 in output/. Defaults come from config.sh; see docs/index.md.""",
     PREFETCH: """
 Downloads and verifies what models and benchmarks need: give it the options of your run, and it gets
-weights, authors' code, data and evaluators' weights. What is there is kept; what was cut off goes on.
+weights, authors' code, data and evaluators' weights. Complete files stay; interrupted downloads resume.
 Without names: MODEL_NAMES and DS_NAMES of config.sh, else all benchmarks.""",
 }
 _EPILOGS = {
     EVAL: """
-Exit status: 0 every cell complete, 3 a cell is incomplete, 4 a score fell (--gate), 1 a cell failed,
+Exit status: 0 every result complete, 3 a result is incomplete, 4 a score fell (--gate), 1 a result failed,
 2 nothing was started, 130 interrupted, 143 terminated.""",
     PREFETCH: "",
 }
 _TAKEN = {EVAL: ("", "taken", "decisive"), PREFETCH: ("taken", "decisive", "own")}
-_SHARED = "as for eval.sh, whose other options make no difference here"
+_SHARED = "as for eval.sh; its other options have no effect here"
 _TRUTH = "true|false"
 
 OF_OPTIONS: Mapping[str, Option] = {one.command: one for one in TABLE.values() if one.command}
 """The subcommands that stand for an option, by name."""
 _RUN = "run"
 _OTHERS = {
-    _RUN: "evaluate models on benchmarks; what eval.sh does without a subcommand",
-    "prefetch": "get what a run needs from outside: utils/prefetch.sh",
+    _RUN: "evaluate models on benchmarks (the default)",
+    "prefetch": "download the files of a run: utils/prefetch.sh",
     "env": "build the environment of a model or benchmark: utils/make_env.sh",
 }
 _WIDTH = 46
@@ -58,8 +58,9 @@ class _Parser(argparse.ArgumentParser):
     """The command-line parser of ``program``. It raises mistakes as a UserError of one line."""
 
     def __init__(self, program: str, command: str = "") -> None:
+        self.command = command
         super().__init__(
-            prog=program,
+            prog=f"{program} {command}" if command in OF_OPTIONS else program,
             usage=f"{program} {command or '[run]'} [options]" if program == EVAL else f"{program} [options]",
             description=_DESCRIPTIONS[program],
             epilog=_EPILOGS[program]
@@ -81,7 +82,10 @@ class _Parser(argparse.ArgumentParser):
             _add(groups[title], entry, entry.help if is_shown else argparse.SUPPRESS)
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
+        words = message.removeprefix("argument ")
+        if option := OF_OPTIONS.get(self.command):
+            words = words.replace(f"{option.name}:", f"{self.command}:")
+        raise UserError(f"{words}; see {self.prog} --help")
 
 
 def _add(group: argparse._ActionsContainer, entry: Option, help: str) -> None:
@@ -130,7 +134,7 @@ def parse(argv: Sequence[str], program: str = EVAL) -> dict[str, Any]:
 
     Raises UserError: an option is unknown or lacks its value.
     """
-    parser = _Parser(program)
+    parser = _Parser(program, argv[0] if program == EVAL and argv and argv[0] in OF_OPTIONS else "")
     # argparse knows the names with underscores only
     words = [_NAME.sub(lambda name: name[0].replace("-", "_"), word) for word in with_options(argv)]
     given, unknown = parser.parse_known_args(words)
@@ -145,8 +149,9 @@ def parse(argv: Sequence[str], program: str = EVAL) -> dict[str, Any]:
 def _help_of(command: str) -> str:
     """Returns the help of a subcommand that stands for an option."""
     option = OF_OPTIONS[command]
+    values = re.sub("(.+)…", r"[\1 ...]", option.metavar)
     parser = argparse.ArgumentParser(
-        usage=f"{EVAL} {command} {option.metavar}".rstrip(),
+        usage=f"{EVAL} {command} {values}".rstrip(),
         description=option.help,
         epilog=f"The same as {EVAL} {option.name}. All options: {EVAL} {_RUN} --help",
         add_help=False,

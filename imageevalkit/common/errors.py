@@ -57,7 +57,7 @@ class UserError(Exception):
 
 
 class CellFailure(Exception):
-    """A cell cannot go on (full disk, model does not load, missing file); other cells can."""
+    """A cell cannot continue (full disk, model does not load, missing file); other cells can."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -21,9 +21,8 @@ class Grid(NamedTuple):
     By default all cells have the same size and a black cell is padding, as in OneIG-Bench. ``whole``: the
     last row and column include the remaining pixels, and a black cell is an image, as in DPG-Bench.
 
-    The official splitter of OneIG-Bench divides the *width* by the first number of its ``image_grid m,n``,
-    while the official helper lays ``(r, c)`` out as r rows: an official ``image_grid m,n`` is our ``n,m``
-    (spec quirk G1).
+    An official ``image_grid m,n`` of OneIG-Bench is our ``n,m`` (spec quirk G1). The official splitter
+    divides the *width* by its first number, but the official helper lays ``(r, c)`` out as r rows.
     """
 
     rows: int

@@ -6,10 +6,12 @@ other cells. The user's Ctrl-C still ends the process.
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from types import FrameType
 
 _interrupted = threading.Event()
@@ -32,6 +34,19 @@ def guest_code(cancellable: bool = False) -> Iterator[None]:
         if (failure := as_failure(error, cancellable)) is not error:
             raise failure from error
         raise
+
+
+@contextmanager
+def stdout_kept() -> Iterator[None]:
+    """Redirect what foreign code prints in a block, its programs and C libraries included, to stderr."""
+    own = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
 
 
 def as_failure(error: BaseException, cancellable: bool = False) -> BaseException:

@@ -30,7 +30,7 @@ IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".
 IMAGE_FORMATS = "PNG, JPEG, WebP, BMP, GIF and TIFF"
 """The formats of these suffixes, as shown to users."""
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
-"""Pillow's names of the formats that files of a cell may have, whatever their suffix."""
+"""Pillow's names of the formats that files of a cell may have, with any suffix."""
 REPLY_FORMATS = FORMATS[:3]
 """The formats that a server may reply with."""
 # The format follows the suffix in the dataset's path: an official evaluator would even read a lossy format.
@@ -393,8 +393,8 @@ def map_threads(function: Callable[[T], R], values: Iterable[T], threads: int, a
 #
 # Checking a PNG takes a third of the time of decoding it: its rows are inflated, but not reconstructed.
 # Decoding takes half as long if it starts from these rows. Damage is possible only in the chunks (each has a
-# checksum), in the compressed stream, in the number of rows, or in a row's filter type: reconstruction itself
-# cannot fail (PNG specification, 3rd edition, §7, §9, §10).
+# checksum), the compressed stream, the number of rows, or a row's filter type. Reconstruction itself cannot
+# fail (PNG specification, 3rd edition, §7, §9, §10).
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type, §11.2.1
 _LAST_FILTER = 4  # §9.2

@@ -64,8 +64,8 @@ def drop_lock(fd: int) -> None:
 def take_byte(fd: int, path: Path, byte: int, wait: bool = False) -> bool:
     """Lock one ``byte`` of ``fd``, an open file at ``path``. Returns False if another process holds it.
 
-    Unlike :func:`take_lock`, the lock belongs to the process: a process can lock a byte repeatedly, and loses
-    all of them once it closes any descriptor of the file. Raises as :func:`take_lock` does.
+    Unlike :func:`take_lock`, the process owns the lock: it can lock a byte repeatedly. Closing any descriptor
+    of the file releases all its locks. Raises as :func:`take_lock` does.
     """
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, byte)
@@ -89,17 +89,16 @@ def why_of_one_machine(folder: Path, mounts: str | None = None) -> str:
     The answer comes from the mount's options. ``mounts`` replaces the text of /proc/self/mounts.
     """
     try:
-        told = Path("/proc/self/mounts").read_text(errors="surrogateescape") if mounts is None else mounts
+        table = Path("/proc/self/mounts").read_text(errors="surrogateescape") if mounts is None else mounts
     except OSError:
         return ""
     whole, best, why = folder.resolve(), -1, ""
-    for line in told.splitlines():
+    for line in table.splitlines():
         _, place, kind, options, *_ = [*line.split(" "), "", "", "", ""]
         # spaces and the like are written as octal numbers: proc(5)
         mount = Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), place))
-        if len(mount.parts) >= best and whole.is_relative_to(
-            mount
-        ):  # the last of several mounts at one place hides the others
+        # the last of several mounts at one place hides the others
+        if len(mount.parts) >= best and whole.is_relative_to(mount):
             local = _OWN_ONLY.get(kind.removesuffix("4"), frozenset()).intersection(options.split(","))
             best, why = len(mount.parts), f"{kind} with {min(local)}" if local else ""
     return why

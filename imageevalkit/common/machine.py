@@ -77,14 +77,14 @@ LEAST = 128
 _USED_UP = (errno.EMFILE, errno.ENFILE)
 _LOOK_AGAIN = 0.05
 _PATIENCE = 60.0  # seconds; requests that end free their descriptors
-_PATIENCE_IN_LOOP = 1.0  # requests of a blocked event loop cannot end, other threads go on
+_PATIENCE_IN_LOOP = 1.0  # requests of a blocked event loop cannot end; other threads continue
 
 
 class Fit(NamedTuple):
-    """The number of requests that may be in flight; ``told`` explains a reduction."""
+    """The number of requests that may be in flight; ``reason`` explains a reduction."""
 
     requests: int
-    told: str = ""
+    reason: str = ""
 
 
 def requests_that_fit(wanted: int, each: int = 1) -> Fit:

@@ -14,7 +14,7 @@ _VERSION_IN_MODULE = re.compile(r"\.cpython-(\d)(\d+)")
 def usable_paths(paths: str, program: str | Path) -> list[str]:
     """Returns the entries of the PYTHONPATH ``paths`` that hold no packages for another version of Python.
 
-    Such packages would hide those in the environment of ``program``, and fail to import.
+    Such packages would hide the packages in the environment of ``program``, and fail to import.
     """
     # Each venv or conda environment has a folder lib/python3.x; in conda, a link python3.1 leads to it.
     folders = Path(program).parent.parent.glob("lib/python3.*")

@@ -65,17 +65,17 @@ def beginning(text: str, longest: int = 10_000) -> str:
     return cut.rsplit(None, 1)[0] if within_word else cut
 
 
-def one_line(said: BaseException | str, limit: int = 500) -> str:
-    """Returns ``said`` redacted on one line, at most ``limit`` characters; for an empty error, its class."""
-    text = " ".join(redact(beginning(_words(said))).split())
-    if not text and isinstance(said, BaseException):
-        text = type(said).__name__
+def one_line(given: BaseException | str, limit: int = 500) -> str:
+    """Returns ``given`` redacted on one line, at most ``limit`` characters; for an empty error, its class."""
+    text = " ".join(redact(beginning(_words(given))).split())
+    if not text and isinstance(given, BaseException):
+        text = type(given).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _words(said: BaseException | str) -> str:
+def _words(given: BaseException | str) -> str:
     try:
         with guest_code():
-            return str(said)
+            return str(given)
     except Exception:  # the error class itself may be broken
         return ""

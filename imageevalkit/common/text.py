@@ -1,7 +1,7 @@
 """Text for output: any string can be written to a file, and no string controls a terminal.
 
-External strings (from a server, a judge, a file name) may hold characters that UTF-8 cannot encode: half an
-emoji in JSON, or a byte of a file name that is not text. They may also hold terminal escapes.
+External strings (from a server, a judge, a file name) may hold characters that UTF-8 cannot encode. Examples
+are half an emoji in JSON, and a byte of a file name that is not text. They may also hold terminal escapes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import io
 import math
 import re
 import sys
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -72,32 +71,6 @@ def let_streams_take_any_text() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def columns_of(text: str) -> int:
-    """Returns the terminal columns of ``text``: 2 for wide East Asian characters, 0 for invisible ones."""
-    return sum(map(_columns, text))
-
-
-def _columns(char: str) -> int:
-    if char.isascii():
-        return int(char.isprintable())
-    if unicodedata.combining(char) or unicodedata.category(char) in ("Cc", "Cf", "Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
-def fit(text: str, columns: int) -> str:
-    """Returns ``text``, cut to ``columns`` with an ellipsis if it is longer."""
-    if columns_of(text) <= columns:
-        return text
-    kept, used = "", 1
-    for char in text:
-        used += _columns(char)
-        if used > columns:
-            break
-        kept += char
-    return kept + "…"
 
 
 def dollars(usd: float) -> str:

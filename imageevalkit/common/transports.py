@@ -31,7 +31,7 @@ def _proxy_for(request: httpx2.Request) -> str | None:
 
 
 class Transport(httpx2.BaseTransport):
-    """Selects the proxy for each origin. ``options`` are those of :class:`httpx2.HTTPTransport`."""
+    """Selects the proxy for each origin. ``options`` are passed to :class:`httpx2.HTTPTransport`."""
 
     def __init__(self, **options: Any) -> None:
         self._options = options
@@ -53,7 +53,7 @@ class Transport(httpx2.BaseTransport):
 
 
 class AsyncTransport(httpx2.AsyncBaseTransport):
-    """Async :class:`Transport`. ``options`` are those of :class:`httpx2.AsyncHTTPTransport`."""
+    """Async :class:`Transport`. ``options`` are passed to :class:`httpx2.AsyncHTTPTransport`."""
 
     def __init__(self, **options: Any) -> None:
         self._options = options

@@ -33,9 +33,9 @@ class AfterQuestions:
         """Asks further questions. Raises CellFailure if a file cannot be read or written."""
 
     def amend(self, result: Result, states: Mapping[str, ImageState], scores: Scores) -> Result:
-        """Returns ``result`` with what the further questions show. Scores and metrics stay as they are."""
+        """Returns ``result`` with the findings of the further questions. Scores and metrics stay."""
         return result
 
     def summary(self, result: Result) -> str:
-        """Returns what the line of the result says about the further questions; "" for nothing."""
+        """Returns the words about the further questions for the line of the result; may be ""."""
         return ""

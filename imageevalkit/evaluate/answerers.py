@@ -58,7 +58,7 @@ class Answerers:
         return registry.measurer(one.judge, one.judge_options)
 
     def of(self, question: Question) -> Answerer:
-        """Returns the answerer of ``question``. Raises CellFailure if its group has none."""
+        """Returns the evaluator of ``question``. Raises CellFailure if its group has none."""
         if not self._groups:
             return self._judge()
         answerer = self._groups.get(question.group if self._benchmark.measurers else _JUDGE_GROUP)
@@ -72,9 +72,9 @@ class Answerers:
 
     @cached_property
     def evaluator(self) -> Evaluator:
-        """The evaluator in the result. If there is one answerer and no setting changes scores, it is that
-        answerer's, with the rules in the name if the benchmark has corrected rules. Otherwise its name has a
-        hash of all answerers and settings.
+        """The evaluator in the result. Its name has a hash of all judges, metric models and settings. Without
+        settings that change scores, a single judge or metric model gives its own name. Corrected rules add
+        the rules to the name.
 
         Raises CellFailure, with a message that lists all missing weights and packages.
         """

@@ -76,8 +76,8 @@ def follow(
 ) -> Interview | None:
     """Asks about the images of ``items`` until ``generation`` has ended, and returns the interview.
 
-    If asking fails, it prints the reason and returns None at once: a job that cannot ask must not hold its
-    GPU until the generation ends. The answers are on record. None also if the generation did not begin.
+    If asking fails, this function prints the reason and returns None at once: a job that cannot ask must not
+    hold its GPU. The answers so far are on record. It also returns None if the generation did not begin.
     """
     interview = None
     try:
@@ -106,8 +106,9 @@ class _Follower:
         self._out: Counter[Answerer] = Counter()
 
     def run(self, images: StoredImages, generation: Generation, writer: JsonlWriter) -> None:
-        """Asks about all images. If an answerer fails, raises its JudgeUnusable or CellFailure after the
-        answers that are under way are on record."""
+        """Asks about all images. If a judge or metric model fails, raises its JudgeUnusable or CellFailure
+        after the pending answers are on record.
+        """
         try:
             self._ask(images, generation, writer)
         except BaseException:
@@ -135,7 +136,7 @@ class _Follower:
             self._interview.report(self._progress)
 
     def _hand_out(self) -> None:
-        """Sends fresh questions to their answerers. The judge costs money, so it gets questions only after
+        """Sends fresh questions to their evaluators. The judge costs money, so it gets questions only after
         every metric model with open questions has answered one."""
         for question in self._interview.fresh():
             self._held[self._answerers.of(question)].append(question)
@@ -169,7 +170,7 @@ class _Follower:
 
     def _answers(self, patience: float) -> Iterator[Answer]:
         """Yields the answers that are ready, and waits up to ``patience`` seconds for the first. Raises the
-        error of an answerer."""
+        error of an evaluator."""
         with contextlib.suppress(Empty):
             while True:
                 answerer, given = self._given.get(timeout=patience) if patience else self._given.get_nowait()

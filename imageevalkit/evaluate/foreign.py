@@ -56,7 +56,7 @@ def _outcome(cell: Cell, script: Path, order: EvaluateOrder) -> Outcome:
     Raises CellFailure if there are metrics but no images."""
     path = cell.folder / METRICS
     if not path.exists():
-        known = "the result of an earlier run stands" if standing(cell) else no_score(cell)
+        known = "the result of an earlier run is kept" if standing(cell) else no_score(cell)
         return Outcome(COMPLETE, f"the script ended with status 0; {known}")
     items = _items(cell)
     if order.limit:

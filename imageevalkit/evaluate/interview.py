@@ -67,11 +67,12 @@ RECORD = Reader(Record)
 
 
 def _begun(cell: Cell, latest: str) -> str:
-    """Returns the start of this run, ISO 8601: ``latest``, the start of the last recorded run, if that run is
-    younger than a day and wrote no result; otherwise the current time."""
+    """Returns the start of this run, ISO 8601. The value is ``latest``, the start of the last recorded run,
+    if that run is younger than a day and wrote no result. Otherwise it is the current time.
+    """
     now = datetime.now(timezone.utc)
-    told = (one.provenance.get("run") or "" for one in standing(cell) if latest)
-    if latest > max(told, default=""):
+    starts = (one.provenance.get("run") or "" for one in standing(cell) if latest)
+    if latest > max(starts, default=""):
         with contextlib.suppress(ValueError):
             if now - datetime.fromisoformat(latest) < _CUT_OFF:
                 return latest
@@ -112,8 +113,8 @@ class Reply(NamedTuple):
 class Place:
     """The state of one question about one item, in its present wording.
 
-    ``run`` and ``host`` are those of the ``answer``; ``reason`` explains a missing answer. ``seen`` counts
-    the replies that were parsed, by request; ``text`` is the last one. ``forgiven`` is the number of attempts
+    ``run`` and ``host`` belong to the ``answer``; ``reason`` explains a missing answer. ``seen`` counts the
+    replies that were parsed, by request; ``text`` is the last one. ``forgiven`` is the number of attempts
     without a value that do not count (``--retry_unparsed``). ``final``: the official program asks no more.
     """
 
@@ -139,14 +140,15 @@ class Interview:
 
     If items share a request, it is asked once. ``tell`` gets a message for each invalid line in the records.
 
-    * ``evaluator`` combines all answerers. The constructor computes it, so that a missing model or package is
-      found before the first question. ``answered`` are the answerers that have answered at least once.
+    * ``evaluator`` combines all judges and metric models. The constructor computes it, so that a missing
+      model or package is found before the first question. ``answered`` are the evaluators that have answered
+      at least once.
     * ``depend_on_answers``: further answers may lead to further questions.
-    * ``problem`` is the reason why an answerer stopped, or "". ``on_hold``: it stopped for this run only.
+    * ``problem`` is the reason why an evaluator stopped, or "". ``on_hold``: it stopped for this run only.
     * ``usd`` is the cost of this run's answers, None if no price is known.
     * ``began`` is the start of the run, which identifies its replies; a resumed run keeps its start.
 
-    Raises CellFailure if an answerer cannot start, the disk is full, or the benchmark breaks its contract.
+    Raises CellFailure if an evaluator cannot start, the disk is full, or the benchmark breaks its contract.
     """
 
     def __init__(
@@ -203,7 +205,7 @@ class Interview:
         self._reused += len(self._asking) - len(self._open) - answered
 
     def show_only(self, images: Mapping[str, ImageState]) -> None:
-        """Calls :meth:`show` and forgets all other images. Not allowed while questions are being asked."""
+        """Calls :meth:`show` and drops all other images. Not allowed while questions are being asked."""
         for item in self._pictures.keys() - images.keys():
             self._drop(item)
         self.show(images)
@@ -234,8 +236,9 @@ class Interview:
 
     @property
     def spent(self) -> dict[str, Any]:
-        """The calls, tokens and USD of the judge in all runs, with repeated questions. Without a judge, those
-        of the metric models. USD are None if no price is known."""
+        """The calls, tokens and USD of the judge in all runs, with repeated questions. Without a judge, the
+        metric models count. USD are None if no price is known.
+        """
         spent, tokens = self._spent[(self.answerers.judge or self).evaluator.id], Counter[str]()
         for counts, _ in spent:
             tokens.update(counts)
@@ -280,7 +283,7 @@ class Interview:
         progress.report(state._replace(cost=self.usd), force)
 
     def run(self, progress: ProgressWriter) -> None:
-        """Asks until no question is open or an answerer stops."""
+        """Asks until no question is open or an evaluator stops."""
         waiting = self.open()
         say(f"{self._reused} of {self.requests} questions are answered, {len(waiting)} to ask")
         for answerer in self.answered:
@@ -306,7 +309,7 @@ class Interview:
         self.report(progress, force=True)
 
     def _ask(self, waiting: Sequence[Question], writer: JsonlWriter, progress: ProgressWriter) -> str:
-        """Asks ``waiting``. Returns the reason if an answerer stopped, otherwise ""."""
+        """Asks ``waiting``. Returns the reason if an evaluator stopped, otherwise ""."""
         left = len(waiting)
         try:
             with closing(self.answerers.ask(waiting)) as answers:
@@ -322,8 +325,8 @@ class Interview:
     def take(self, answer: Answer, writer: JsonlWriter) -> None:
         """Parses the answer to an open question and writes it to the record.
 
-        Raises CellFailure if the question was not open or the benchmark breaks its contract, JudgeUnusable if
-        the answerer has only failed so far, and often enough.
+        Raises CellFailure if the question was not open or the benchmark breaks its contract. Raises
+        JudgeUnusable if the judge or metric model has only failed so far, and often enough.
         """
         question, raw, asked = answer.question, answer.text, self.answerers.of(answer.question)
         place, who = self._places[question.item][question.name], asked.evaluator.id
@@ -332,7 +335,7 @@ class Interview:
             raise CellFailure(f"{what} twice")
         if not isinstance(raw, str | None):
             raise CellFailure(
-                f"{what} with {reprlib.repr(raw)}: an answer is a text, that of a measurement JSON"
+                f"{what} with {reprlib.repr(raw)}: an answer must be text; the answer of a metric model must be JSON"
             )
         answer = without_thoughts(answer)
         text = answer.text

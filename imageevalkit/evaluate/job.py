@@ -85,7 +85,7 @@ class Evaluation:
         self.interview = Interview(self.cell, benchmark, items, images, self.order, say)
 
     def score(self) -> jobs.Outcome:
-        """Asks what is left to ask and scores the cell (:func:`imageevalkit.evaluate.scoring.evaluate_cell`)."""
+        """Asks open questions and scores the cell (:func:`imageevalkit.evaluate.scoring.evaluate_cell`)."""
         items = self._items
         judged, unasked = judged_items(self.cell, items), len(self._whole) - len(items)
         return evaluate_cell(
@@ -111,9 +111,9 @@ class EvaluateJob:
     def run(self) -> ExitStatus:
         """Evaluates every cell without outcome and returns the worst status of the cells.
 
-        An early start takes cells whose images are complete first, then those being generated. It returns
-        LATER if the remaining cells need complete images, or the evaluator cannot be asked: a job that waits
-        for nothing else must not hold its GPU.
+        An early start takes cells with complete images first, then cells that are being generated. The start
+        returns LATER if the remaining cells need complete images, or if the evaluator cannot be asked. A
+        waiting job must not hold its GPU.
         """
         left = [key for key in self._job.cells if self._job.always or not self._outcome(key)]
         left.sort(key=self._crashed.count)
@@ -179,7 +179,7 @@ class EvaluateJob:
         self._aside.add(key)
         self._cannot_ask |= evaluation.interview is None
         why = outcome.message or "images are missing"
-        say(f"{why}; this goes on from what was answered once all images are made")
+        say(f"{why}; once all images exist, evaluation resumes with the recorded answers")
         self._note_cell_in_work("")
 
     def _score(self, keys: Sequence[str]) -> None:
@@ -258,6 +258,6 @@ class EvaluateJob:
         return []
 
     def _note_cell_in_work(self, key: str) -> None:
-        """Records the cell that is to blame if this process crashes from now on; empty: none is."""
+        """Records the cell that counts as the cause if this process crashes from now on; empty: none."""
         with contextlib.suppress(CellFailure, OSError):  # a full disk
             write_atomic(self._in_work, "\n".join([*self._crashed, key]))

@@ -54,9 +54,9 @@ def evaluate_cell(
 ) -> jobs.Outcome:
     """Scores ``items`` of ``cell`` and writes scores.jsonl, result.json and the benchmark's official files.
 
-    With the option ``official``, blank placeholders are scored like images and the official headline is shown
-    for any coverage: many official evaluators score whatever files they find. Otherwise an incomplete result
-    has no headline. If the evaluator stops answering, the result is incomplete and the outcome is failed.
+    With the option ``official``, blank placeholders are scored like images, and any coverage has the official
+    headline: many official evaluators score all files. Otherwise an incomplete result has no headline. If the
+    evaluator stops answering, the result is incomplete and the outcome is failed.
 
     Args:
         interview: An interview that began while the images were generated; None to start a new one.
@@ -87,10 +87,10 @@ def evaluate_cell(
                 one.ask(progress)
     elif interview.requests and not interview.answered:
         raise CellFailure(
-            f"--rescore: {interview.evaluator.id} has said nothing about these images, with these settings and "
-            "versions of packages; leave --rescore out to ask it"
+            f"--rescore: {interview.evaluator.id} has no recorded answers about these images with these settings "
+            "and package versions; leave out --rescore to ask it"
         )
-    unanswered = interview.problem if options.ask else "not asked: --rescore takes what is on record"
+    unanswered = interview.problem if options.ask else "not asked: --rescore uses recorded answers only"
     scores = Scores(
         [
             interview.scored_item(state, unanswered) if item in images else item_without_answers(state)
@@ -102,7 +102,7 @@ def evaluate_cell(
         results.forget_evaluator(cell, interview.evaluator.id)
     coverage, why = coverage_of(states, scores, unasked), _why(scores, options.ask)
     judged = f"{coverage.judged} of {coverage.expected} judged"
-    stopped = f"{interview.problem} ({judged}; the next run goes on)" if interview.problem else ""
+    stopped = f"{interview.problem} ({judged}; the next run continues)" if interview.problem else ""
     if interview.on_hold and not scores:
         return jobs.Outcome(jobs.INCOMPLETE, stopped)
     if not scores:  # without this check an unusable judge would become a column of the leaderboard
@@ -140,9 +140,9 @@ def evaluate_cell(
         raise CellFailure(f"benchmark {cell.benchmark}: {error}") from None
     if kept := _better(result, options.ask):
         if coverage.lacks_nothing:
-            message = f"{_headline(result)}; the result of {kept.coverage.expected} items stands"
+            message = f"{_headline(result)}; the result of {kept.coverage.expected} items is kept"
             return jobs.Outcome(jobs.COMPLETE, message)
-        stands = f"the result of {kept.coverage.judged} judged items stands"
+        stands = f"the result of {kept.coverage.judged} judged items is kept"
         raise CellFailure(f"{coverage.problems()}{why}; {stands}")
     if gone := sum(not state.path.is_file() for state in images.values()):
         raise CellFailure(
@@ -243,8 +243,9 @@ def scores_text(
 ) -> str:
     """Returns the text of scores.jsonl: one record per item.
 
-    ``parts`` in a record is the item's share in each of the ``metrics`` with a value, by name: lists of
-    total, weight, group and cluster, without nulls at the end."""
+    ``parts`` in a record is the item's share in each of the ``metrics`` with a value, by name. A share is a
+    list of total, weight, group and cluster, without nulls at the end.
+    """
     parts: dict[str, dict[str, list[list[Any]]]] = {}
     for name, metric in metrics.items():
         # if a benchmark merged several items into one score, the share of a single item is unknown
@@ -282,8 +283,8 @@ def _notes(states: Mapping[str, ImageState], asked_again: int, origin: Mapping[s
         notes.append(f"{asked_again} questions were asked more often than officially (--retry_unparsed)")
     if foreign := sum(not state.made_here for state in generated):
         grids = {settings["grid"] for settings in origin["model_settings"] if "grid" in settings}
-        cut = f", and cut out of grids (rows,cols {', '.join(sorted(grids))})" if grids else ""
-        notes.append(f"{foreign} images were made elsewhere{cut}: nothing says how")
+        cut = f" and were cut out of grids (rows,cols {', '.join(sorted(grids))})" if grids else ""
+        notes.append(f"{foreign} images come from elsewhere{cut}: their settings are unknown")
     rewritten = [state.record.rewriting for state in generated if state.record and state.record.rewriting]
     if rewritten:
         lost = [one for one in rewritten if one["lost"]]

@@ -28,7 +28,7 @@ class _Asked(NamedTuple):
 def measure_together(
     interviews: Mapping[str, Interview], progress: ProgressWriter, print_to_log_of: Callable[[str], None]
 ) -> dict[str, Outcome]:
-    """Asks the metric models all open questions of ``interviews`` (by cell), and leaves those to the judge.
+    """Asks metric models all their open questions of ``interviews`` (by cell), and the judge none.
 
     Returns the failures by cell. If a model stops answering, the ``problem`` of its interviews says so.
     """

@@ -94,7 +94,7 @@ class CellRun:
         if stale := whole.explain_stale():
             log(stale)
             if not options.overwrite:
-                text = f"{stale}; nothing was changed: add --overwrite to make them again"
+                text = f"{stale}; nothing was changed: add --overwrite to generate them again"
                 self.outcome = Outcome(STALE, text)
         self.todo = found.to_make(options.overwrite, options.retry_refused)
         self.sender: Sender | None = None
@@ -106,7 +106,7 @@ class CellRun:
         self._refused, self._failed, self._made = self._refused_before, 0, list[Path]()
         self._maybe_billed = self._lost_in_a_row = self._outages_in_a_row = 0
         self._last_error = self._last_failure = ""
-        self._on_hold = False  # the reason to stop is temporary: a later run can go on
+        self._on_hold = False  # the reason to stop is temporary: a later run can continue
         self._failure: BaseException | None = None
         self._model = ImageModel()
         self._writer: RecordWriter | None = None
@@ -226,15 +226,15 @@ class CellRun:
     def _give_up(self, outage: bool) -> None:
         """Stop if the model has never worked, or if an endpoint has stopped answering.
 
-        A model that works, now or in an earlier run, is not stopped by items that fail for their own reasons,
-        such as a category of prompts that is too long.
+        Items that fail for their own reasons (such as too long prompts) do not stop a model that has worked,
+        now or earlier.
         """
         self._lost_in_a_row += 1
         self._outages_in_a_row = self._outages_in_a_row + 1 if outage else 0
         never_worked = not self._made and not self._reused
         in_a_row = self._lost_in_a_row if never_worked else self._outages_in_a_row
         if in_a_row >= max(_GIVE_UP_AFTER, 3 * self._options.workers):
-            self.stopped = f"stopped after {in_a_row} items lost in a row: {self._last_error}"
+            self.stopped = f"stopped after {in_a_row} failed items in a row: {self._last_error}"
             self._on_hold = outage and not never_worked
 
     def _pay(self, bill: Bill | None) -> None:
@@ -289,8 +289,8 @@ class CellRun:
         if gone := sum(not path.is_file() for path in made):
             return Outcome(
                 FAILED,
-                f"{gone} of {len(made)} images were removed from {self.cell.folder} while this run was at work; "
-                "the same command makes them again",
+                f"{gone} of {len(made)} images were removed from {self.cell.folder} while this run worked; "
+                "the same command generates them again",
             )
         return self._ended(len(made))
 
@@ -300,11 +300,11 @@ class CellRun:
             lost = f", {self._maybe_billed} lost replies by estimate" if self._maybe_billed else ""
             counts += f", {dollars(self.cost)}{lost}"
         if self.stopped and self._on_hold:  # a cell that waits for money or for the endpoint is not broken
-            return Outcome(INCOMPLETE, f"{self.stopped} ({counts}); the same command goes on from here")
+            return Outcome(INCOMPLETE, f"{self.stopped} ({counts}); the same command resumes here")
         if self.stopped:
             return Outcome(FAILED, f"{self.stopped} ({counts})")
         if not self._total and self._shard:
-            return Outcome(COMPLETE, "none of its items is of this shard", is_empty=True)
+            return Outcome(COMPLETE, "the shard has none of its items", is_empty=True)
         if not self._total:
             return Outcome(FAILED, "the benchmark has no items")
         # the few items of a shard may all fail: the launcher checks the whole cell once all shards have ended
@@ -345,7 +345,7 @@ def _make_folders(folders: set[Path]) -> None:
         else:
             why = "" if os.access(folder, os.W_OK | os.X_OK) else "it may not be written to"
         if why:
-            raise CellFailure(f"no image can be stored in {folder}: {why}; remove or mend what is there")
+            raise CellFailure(f"no image can be stored in {folder}: {why}; remove or repair it")
 
 
 def requested_size(model_kwargs: Mapping[str, Any]) -> tuple[int, int]:
@@ -359,7 +359,7 @@ def requested_size(model_kwargs: Mapping[str, Any]) -> tuple[int, int]:
 
 def _what_is_there(found: Survey) -> str:
     counts = found.counts
-    parts = [f"{counts['reuse']} of {len(found.states)} images are there, {counts['make']} to make"]
+    parts = [f"{counts['reuse']} of {len(found.states)} images exist, {counts['make']} to generate"]
     if counts["repair"]:
         parts.append(f"{counts['repair']} to repair (missing, truncated or altered)")
     if counts["refused"]:

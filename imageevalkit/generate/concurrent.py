@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from imageevalkit.api.in_flight import InFlight, under_way
-from imageevalkit.api.sender import Parcel, Sender, here
+from imageevalkit.api.sender import Delivery, Sender, current_delivery
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.guest_code import CodeExit, guest_code
 from imageevalkit.common.machine import on_cpu, one_is_free, when_one_is_free
@@ -96,7 +96,7 @@ class _CellInFlight:
         run, state = self._run, under_way()
         started = time.perf_counter()
         if run.sender:
-            here.set(Parcel(run.sender, item.id))
+            current_delivery.set(Delivery(run.sender, item.id))
         try:
             shown = item.prompt if run.task == "t2i" else item.input_list
             returned = await self._asker.ask(shown, item.seed)
@@ -113,8 +113,8 @@ class _CellInFlight:
             seconds = time.perf_counter() - started
             if isinstance(returned, Generated) and returned.seconds is not None:
                 seconds = returned.seconds
-            # encoding and fsync run outside the loop, so that slow disks do not delay replies; paid images
-            # are stored even if the cell is given up meanwhile
+            # Encoding and fsync run outside the loop, so that slow disks do not delay replies. Paid images
+            # are stored even if the cell is stopped meanwhile.
             problem = await asyncio.shield(on_cpu(run.store, item, returned, seconds))
             run.stored(item, returned, problem, seconds)
         # one thread: outcomes that arrive while it waits for the disk are made durable together

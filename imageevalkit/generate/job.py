@@ -41,6 +41,7 @@ from imageevalkit.jobs.plan import (
     Plan,
     cell_of,
     given_job,
+    not_started,
     note_opened,
     read_outcome,
     shared_bounds,
@@ -153,8 +154,8 @@ class _Generation:
                     with contextlib.suppress(OSError):
                         os.utime(item.path)
                 raise CellFailure(
-                    "images were damaged or removed after the run had begun, and its job has no GPU to make them "
-                    "again: the same command does"
+                    "images were damaged or removed after the start of the run, and its job has no GPU to "
+                    "generate them again: the same command does"
                 )
             model = asyncio.run_coroutine_threadsafe(load_replicated(replicas, run), loop).result()
             return self._bounded(model, traffic, run)
@@ -190,7 +191,7 @@ class _Generation:
         """
         rewritten, order = self._left(cell.key, "rewrite"), self.order
         if rewritten and rewritten.state not in USABLE:
-            raise CellFailure(f"not started: rewrite of {cell.key} is {rewritten.state}")
+            raise CellFailure(not_started("rewrite", rewritten.state))
         settings = self.plan.settings.get(cell.benchmark, {})
         # check the benchmark's files against their pinned hashes before an image is paid for
         registry.benchmark_files(cell.benchmark, settings).sha256()
@@ -238,12 +239,14 @@ class _Generation:
         """
         is_bounded = model.use_traffic(traffic)
         if not is_bounded and run.setting.get("api") and traffic.budget.max_cost is not None:
-            raise CellFailure("--max_cost cannot bound a model class that does not tell what its images cost")
+            raise CellFailure(
+                "--max_cost cannot bound a model class that does not report the cost of its images"
+            )
         kind = kind_of_sender(self.order.sender)
         if kind and run.setting.get("api") and not model.takes_sender:
             raise CellFailure(
                 "its class makes its requests itself or has an environment of its own (INFER_ENV_MAP), so that none "
-                f"can go {kind.way}: leave out --{self.order.sender}"
+                f"can go {kind.way}: leave out {kind.option}"
             )
         return model
 
@@ -266,21 +269,21 @@ class _Generation:
         order = self.order
         fit = Fit(order.workers)
         if order.api:
-            # each request needs descriptors for itself and for the download of its image; idle connections of
-            # a model stay open for a while after its turn
+            # Each request needs descriptors for itself and for the download of its image. Idle connections of
+            # a model stay open for a while after its turn.
             clients = sum(map(len, order.settings.values()))
             settings = [one for tasks in order.settings.values() for one in tasks.values()]
             endpoints = {Endpoint.of(one["model_kwargs"]) for one in settings if one.get("api")}
             fit = requests_that_fit(order.workers, each=len(endpoints) + clients)
         shared = shared_bounds(self._folder)
-        return Traffic(fit.requests, order.requests_per_minute, order.max_cost, fit.told, shared)
+        return Traffic(fit.requests, order.requests_per_minute, order.max_cost, fit.reason, shared)
 
     def _settle(self, planned: CellPlan, outcome: Outcome) -> ExitStatus:
         planned.log(f"=== {outcome.state}: {outcome.message}")
         try:
             self.leave(planned.cell, outcome)
         except (CellFailure, OSError) as error:
-            # the launcher explains a cell without an outcome; the other cells go on
+            # the launcher explains a cell without an outcome; the other cells continue
             complain(str(error))
             return ExitStatus.FAILED
         return STATUS_OF_STATE[outcome.state]

@@ -21,7 +21,7 @@ from imageevalkit.common.guest_code import guest_code
 from imageevalkit.common.hashes import environment_hash
 from imageevalkit.common.images import EncodedImage
 
-# Distributions whose version can change a pixel. Only those imported by the run are recorded.
+# Distributions whose version can change a pixel. Only distributions that the run imports are recorded.
 _DISTRIBUTIONS = {
     "PIL": "pillow",
     "torch": "torch",
@@ -113,7 +113,7 @@ class ItemFailed(GenerationError):
 
 
 class OnHold(GenerationError):
-    """No item of any cell can succeed in this run (endpoint down, budget used up); a later run can go on."""
+    """No item can succeed in this run (endpoint down, budget used up); a later run can continue."""
 
 
 class ModelUnusable(GenerationError):
@@ -182,13 +182,13 @@ class ImageModel:
         return False
 
     def has_made_images(self) -> None:
-        """Learn that images with these settings exist: then a bad request is the item's fault."""
+        """Record that images with these settings exist: then the item is the cause of a bad request."""
 
     def begin_cell(self, run: CellLog) -> None:
-        """Learn that the following items are of ``run``."""
+        """Record that the following items belong to ``run``."""
 
     def expect(self, items: int) -> None:
-        """Learn how many ``items`` of the cell have not begun: the last ones may need special handling."""
+        """Record how many ``items`` of the cell have not begun: the last ones may need special handling."""
 
     def packages(self) -> Mapping[str, str]:
         """Returns the versions of packages that influence the images (see :func:`installed_packages`)."""

@@ -90,7 +90,7 @@ class Chunk:
     number: int = field(default_factory=itertools.count().__next__)
 
     def forget_the_cancelled(self) -> None:
-        """Drop the items that nobody waits for any longer."""
+        """Drop the items whose tasks were cancelled."""
         self.items = [item for item in self.items if not item.answer.done()]
 
     def fail(self, error: Exception) -> None:
@@ -116,8 +116,8 @@ _LOOK_EVERY = 0.5  # seconds
 _STALL_FACTOR, _STALL_AFTER, _STALL_AFTER_AT_FIRST = 10, 60.0, 600.0
 _RECENT = 100  # images in the median
 # The first call of a process may compile for minutes (torch.compile does so for each batch size). Its limit
-# is this many times ITEM_TIMEOUT, and at least this many seconds. Once the model has made a first call, the
-# limit is this many times the slowest one: an item that hangs must not cost ten minutes in each new process.
+# is this many times ITEM_TIMEOUT, and at least this many seconds. After the first calls of a model, the limit
+# is this many times the slowest one. Otherwise an item that hangs would cost ten minutes in each new process.
 _FIRST_CALL_FACTOR, _FIRST_CALL_SECONDS, _KNOWN_FIRST_CALL_FACTOR = 10, 600.0, 3
 
 
@@ -157,7 +157,7 @@ class _Worker:
         self.deaths = self.deaths_in_all = self.timeouts = 0
 
     async def run(self, on_message: Callable[[Any], None], on_start: Callable[[], None]) -> Exception:
-        """Start the process and pass on its messages. Returns the cause of death when the process is gone.
+        """Start the process and pass on its messages. Returns why the process ended, once it has ended.
 
         Raises OSError if no process can be started.
         """
@@ -365,8 +365,8 @@ class Replicas:
             bound = max(_STALL_AFTER, _STALL_FACTOR * items * statistics.median(self._seconds))
         if seconds > bound and not worker.stalls:
             worker.stalls = True
-            bounds = "" if self._item_timeout else "; ITEM_TIMEOUT in config.sh ends what takes too long"
-            self._tell(f"a worker has made no image for {seconds:.0f} s{self._usual()}{bounds}")
+            bounds = "" if self._item_timeout else "; ITEM_TIMEOUT in config.sh ends calls that take too long"
+            self._tell(f"a worker has generated no image for {seconds:.0f} s{self._usual()}{bounds}")
 
     def _limit_of_first_call(self, chunk: Chunk, usual: float, warm: set[int]) -> float:
         """Returns the seconds for a call that may compile (else at most ``usual``); 0: nothing to compile."""
@@ -433,7 +433,8 @@ class Replicas:
                 item.answer.set_result(returned)
 
     def _on_death(self, worker: _Worker, death: Exception) -> None:
-        if worker.ended_because:  # a timeout is the item's fault: more such items must not remove the worker
+        if worker.ended_because:
+            # the item is the cause of a timeout: more such items must not remove the worker
             worker.timeouts += 1
         else:
             worker.deaths += 1
@@ -450,7 +451,9 @@ class Replicas:
         if worker.retired:
             self._tell(f"a worker died {worker.deaths_in_all} times and is given up: {self._last_death}")
         else:
-            self._tell(f"a worker died, and is started again; its items are made again: {self._last_death}")
+            self._tell(
+                f"a worker died, and is started again; its items are generated again: {self._last_death}"
+            )
         self._go_on()
 
     def _given_back(self, chunk: Chunk, death: Exception) -> list[Chunk]:
@@ -464,7 +467,7 @@ class Replicas:
         before, batch = self._together, min(len(chunk.items), self._together)
         if batch > 1:  # the kernel may have killed it for its use of memory
             self._together = batch // 2
-            self._tell(f"a worker died on a batch of {batch}: going on with {self._together}")
+            self._tell(f"a worker died on a batch of {batch}: continuing with {self._together}")
         # one item per chunk, so that an item that kills a worker does not fail the others
         return [Chunk(chunk.key, chunk.log, [item], chunk.deaths + 1, before) for item in chunk.items]
 
@@ -509,7 +512,7 @@ class Replicas:
                     self._have_loaded(worker, chunk.key)
                 return
             if worker.chunks and (chunk.deaths or worker.chunks[0].deaths):
-                return  # generated alone: a death can also lose an answer, and must have one culprit
+                return  # generated alone: if the worker dies, exactly one item must be the cause
             self._queue.remove(chunk)
             chunk.forget_the_cancelled()
             if chunk.items:

@@ -284,7 +284,7 @@ class _Worker:
         self._threads: ThreadPoolExecutor | None = None
 
     def obey(self, order: LoadOrder | MakeOrder) -> bool:
-        """Execute ``order``. Returns whether the process can go on."""
+        """Execute ``order``. Returns whether the process can continue."""
         if order.log != self._log:
             self._log = order.log
             print_to(Path(order.log))
@@ -369,7 +369,9 @@ class _Worker:
                 # one item per call shows which item fails
                 say(redact(traceback.format_exc()))
                 self._send(
-                    Remark(f"a batch of {len(inputs)} failed ({_line(error)}): its items are made singly")
+                    Remark(
+                        f"a batch of {len(inputs)} failed ({_line(error)}): its items are generated one by one"
+                    )
                 )
                 return [a for i, s in zip(inputs, seeds, strict=True) for a in self._part([i], [s])]
             return [portable(error)]
@@ -394,7 +396,7 @@ class _Worker:
         if batch == 1:
             return [failure]
         self._fits = batch // 2
-        self._send(Remark(f"out of memory with a batch of {batch}: going on with {self._fits}"))
+        self._send(Remark(f"out of memory with a batch of {batch}: continuing with {self._fits}"))
         return []
 
 

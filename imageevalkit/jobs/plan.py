@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,9 +16,10 @@ from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, said_of
 from imageevalkit.common.guest_code import guest_code
 from imageevalkit.common.redaction import one_line, redact
+from imageevalkit.extension_points import connected
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.store.cell import REPORT_MB, Cell, short_path
-from imageevalkit.store.jsonl import Int, Number, Reader
+from imageevalkit.store.jsonl import Int, Number, Reader, parse
 from imageevalkit.store.results import Until
 
 ATTEMPT_ENV, CORES_ENV = "IMAGEEVALKIT_ATTEMPT", "IMAGEEVALKIT_CORES"
@@ -39,25 +41,7 @@ ModelSettings = dict[str, dict[str, Any]]
 class Order:
     """The work of a job on its cells. The field ``kind`` of a class names it in the plan."""
 
-
-@dataclass(frozen=True)
-class RewriteOrder(Order):
-    """Rewrite the prompts of all cells with the rewriter ``rewriter`` and its settings ``kwargs``.
-
-    The limits of its requests are those of :class:`JudgeOptions`.
-    """
-
-    rewriter: str
-    kwargs: dict[str, Any]
-    limit: Int | None = None
-    """The number of items of each cell, from the first; None: all."""
-    overwrite: bool = False
-    retry_refused: bool = False
-    workers: Int = 4
-    requests_per_minute: Number | None = None
-    max_cost: Number | None = None
-    shared: str = ""
-    kind: Literal["rewrite"] = "rewrite"
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -66,10 +50,10 @@ class GenerateOrder(Order):
 
     The job runs in the driver's environment, and its workers with ``python``, the Python of the model's
     environment (empty: the driver's). API models of the driver's environment need no workers. ``settings``
-    are by model name. A replica of a local model takes ``replica_gpus`` GPUs; there are at most
-    ``replicas`` (None: as many as the GPUs allow), and each may take ``item_timeout`` seconds for an image.
-    ``max_cost`` is in USD. ``sender``: the extra that sends the requests (empty: one by one). ``asked`` is the number
-    of items to generate of a benchmark, in random order; all items of other benchmarks.
+    are by model name. A replica of a local model takes ``replica_gpus`` GPUs and at most ``item_timeout``
+    seconds for an image. There are at most ``replicas`` (None: as many as the GPUs allow). ``max_cost`` is in
+    USD. ``sender``: the extra that sends the requests (empty: one by one). ``asked`` is the number of items
+    to generate of a benchmark, in random order; all items of other benchmarks.
     """
 
     api: bool
@@ -91,20 +75,6 @@ class GenerateOrder(Order):
 
 
 @dataclass(frozen=True)
-class AdoptOrder(Order):
-    """Import the images of all cells from ``sources``, a folder or file for each benchmark.
-
-    ``among`` is a folder with the images of several models (empty: there is one model).
-    """
-
-    sources: dict[str, str]
-    among: str = ""
-    limit: Int | None = None
-    overwrite: bool = False
-    kind: Literal["adopt"] = "adopt"
-
-
-@dataclass(frozen=True)
 class EvaluateOrder(Order):
     """Score all cells of the job with one evaluator.
 
@@ -114,7 +84,7 @@ class EvaluateOrder(Order):
     ``judge_repeats``: the number of questions to repeat; the judge's probes are asked once per ``run``
     (empty: there is no plan); 0: neither. ``asks_again`` False: another job asks the repeats, after all other
     questions are paid for. ``asked`` is the number of items to judge of a benchmark, in random order (all
-    items of other benchmarks), ``until`` its facts in a run until two models can be told apart.
+    items of other benchmarks). ``until`` has the facts of a run with ``--until``.
     """
 
     judge: str = ""
@@ -169,38 +139,40 @@ class ReportOrder(Order):
     kind: Literal["report"] = "report"
 
 
-_ORDERS: dict[Any, Reader[Order]] = {
-    kind.kind: Reader(kind)
-    for kind in (RewriteOrder, GenerateOrder, AdoptOrder, EvaluateOrder, ServeOrder, ReportOrder)
-}
 OrderT = TypeVar("OrderT", bound=Order)
+
+
+@functools.cache
+def _orders() -> dict[str, Reader[Order]]:
+    own = (GenerateOrder, EvaluateOrder, ServeOrder, ReportOrder)
+    return {kind.kind: Reader(kind) for kind in (*own, *connected("order").values())}
 
 
 def order_of(_: type, value: Any) -> Order:
     """Returns the order in a JSON object. Raises ValueError if it is invalid."""
     kind = value.get("kind") if isinstance(value, dict) else None
-    if kind not in _ORDERS:
+    if kind not in _orders():
         raise ValueError(f"an order has the unknown kind {kind!r}")
-    return _ORDERS[kind].read(value)
+    return _orders()[kind].read(value)
 
 
 @dataclass(frozen=True)
 class Job:
     """One process of a run.
 
-    ``command`` is its argv, ``environ`` is added to the launcher's environment. Of the secrets there, the job
-    gets only the variables in ``secrets``. ``cells`` are its cells (``model/benchmark``) in order. ``order``
-    says what to do with them (None: ``command`` says it).
+    ``command`` is its argv, ``environ`` is added to the launcher's environment. The job gets no secrets but
+    the variables in ``secrets``. ``cells`` are its cells (``model/benchmark``) in order. ``order`` says what
+    to do with them (None: ``command`` says it).
 
     The job starts when all jobs in ``after`` have left an outcome in :data:`USABLE` (:func:`outcome_path`)
     for each cell that they share with it. If an outcome of a cell is FAILED, or missing after the job's end,
-    this job starts without that cell and leaves FAILED for it; it is skipped if no cell is left. An
+    this job starts without that cell and leaves FAILED for it. The job is skipped if no cell is left. An
     ``always`` job (the report, repeated questions) starts when all jobs in ``after`` have ended.
 
     A job that ``follows`` may start once one of its cells can be processed or is opened
-    (:func:`note_opened`), if there are free resources. It processes the available images and waits for the
-    outcomes itself. It ends with LATER if it needs them to go on. Then it counts as not started, and does not
-    follow again.
+    (:func:`note_opened`), if there are free resources. Such a job processes the available images and waits
+    for the outcomes itself. If the job needs the outcomes to continue, it ends with LATER. Then it counts as
+    not started, and does not follow again.
 
     A ``light`` job mostly waits for other machines and occupies no core. The job needs ``gpus`` GPUs and can
     use up to ``gpus_at_most``, a multiple, with one more replica for each. ``shard``
@@ -247,13 +219,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Cluster:
-    """How a plan runs on Slurm. ``sbatch`` are the arguments for each job, by name.
+    """How a plan runs on Slurm.
 
-    Slurm tells a job to end ``grace`` seconds before its time limit. At most ``max_jobs`` jobs of the run,
+    Slurm signals a job to end ``grace`` seconds before its time limit. At most ``max_jobs`` jobs of the run,
     with at most ``max_gpus`` GPUs, are in the queue at once.
     """
 
-    sbatch: dict[str, list[str]]
     grace: Int
     max_jobs: Int | None = None
     max_gpus: Int | None = None
@@ -312,19 +283,36 @@ class Plan:
         folder = Path(self.run_folder)
         return [key for key in job.owed if read_outcome(folder, cell_of(key), job.step) is None]
 
+    @property
+    def as_json(self) -> str:
+        """The text of ``plan.json``."""
+        return json.dumps({"version": VERSION, **vars(self)}, default=vars, indent=1, ensure_ascii=False)
+
     def save(self) -> Path:
         """Write ``plan.json`` into the run folder and return its path."""
-        write_atomic(self.path, json.dumps(self, default=vars, indent=1, ensure_ascii=False))
+        write_atomic(self.path, self.as_json)
         return self.path
 
 
+VERSION = 1
+"""The version of ``plan.json``.
+
+A job of an older run that waits on Slurm is refused, because it could misread its order."""
 _PLAN = Reader(Plan, order_of)
+
+
+def plan_in(data: bytes) -> Plan:
+    """Returns the plan in the bytes of a ``plan.json``. Raises ValueError if it is invalid or of another version."""
+    written = parse(data)
+    if isinstance(written, dict) and written.get("version") != VERSION:
+        raise ValueError("another version of ImageEvalKit wrote it: start the run again")
+    return _PLAN.read(written)
 
 
 def load_plan(path: Path) -> Plan:
     """Returns the plan in ``path``. Raises UserError if the file is missing or invalid."""
     try:
-        return _PLAN.decode(path.read_bytes())
+        return plan_in(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a readable plan ({error})") from error
 
@@ -363,7 +351,7 @@ STATUS_OF_STATE = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one stage of one cell ended. ``message`` is one line. ``is_empty``: a shard without images."""
+    """The end of one stage of one cell. ``message`` is one line. ``is_empty``: a shard without images."""
 
     state: str
     message: str = ""
@@ -380,7 +368,7 @@ _OUTCOME = Reader(_WrittenOutcome)
 
 
 def outcome_of(step: Callable[[], Outcome], log: Callable[[str], None]) -> Outcome:
-    """Returns the result of ``step``. An exception becomes a FAILED outcome, so that other cells can go on.
+    """Returns the result of ``step``. An exception becomes a FAILED outcome, so that other cells continue.
 
     ``log`` receives the traceback, which the outcome's one line omits.
     """
@@ -433,6 +421,12 @@ def read_outcome(run_folder: Path, cell: Cell, step: str) -> Outcome | None:
     return Outcome(**written)
 
 
+def not_started(stage: str, state: str) -> str:
+    """Returns why a result has no next stage after its ``stage`` ended in ``state``."""
+    ended = {FAILED: "failed", STALE: "kept images of other settings"}.get(state, f"was {state}")
+    return f"not started: its {stage} stage {ended}"
+
+
 def lost_before(plan: Plan, job: Job) -> dict[str, str]:
     """Returns the cells of ``job`` that cannot be processed, with the reason: an unusable earlier outcome."""
     lost = dict[str, str]()
@@ -442,7 +436,7 @@ def lost_before(plan: Plan, job: Job) -> dict[str, str]:
                 continue
             outcome = read_outcome(Path(plan.run_folder), cell_of(key), before.step) or Outcome(FAILED)
             if outcome.state not in USABLE:
-                lost[key] = f"not started: {before.stage} of {key} is {outcome.state}"
+                lost[key] = not_started(before.stage, outcome.state)
     return lost
 
 

@@ -122,8 +122,8 @@ class Pace(NamedTuple):
 class PaceReader:
     """Reads the progress file of one running job.
 
-    ``spent`` is the USD of all its cells so far, finished ones included, or None while unknown; ``max_cost``
-    is the limit of the run, if there is one.
+    ``spent`` is the USD of all its cells so far, finished ones included; None while unknown. ``max_cost`` is
+    the limit of the run, if there is one.
     """
 
     def __init__(self, path: Path) -> None:

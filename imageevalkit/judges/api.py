@@ -62,7 +62,7 @@ def chat_request(
     """Returns the request. Each picture's base64 is a separate piece: no megabytes are copied.
 
     Every content is a list of parts, also in a system message. WISE's program sends the system message this
-    way. Those of TIIF-Bench and TRIG send it as a plain string, which endpoints treat alike.
+    way. The programs of TIIF-Bench and TRIG send it as a plain string, which endpoints treat alike.
     """
     mark = uuid.uuid4().hex  # placeholder for a picture
 
@@ -244,7 +244,8 @@ def _without_answer(finish: str, thinks: bool) -> Failure | None:
         return THOUGHTS_ONLY
     if finish == "stop":
         return None
-    return Failure(Kind.LOST, f"the reply is empty (finish reason {finish or 'not told'})", maybe_billed=True)
+    reason = f"finish reason {finish}" if finish else "no finish reason"
+    return Failure(Kind.LOST, f"the reply is empty ({reason})", maybe_billed=True)
 
 
 def _probabilities(entries: Iterable[Any]) -> list[tuple[bytes, float]]:
@@ -341,8 +342,8 @@ def fitted_size(
 ) -> tuple[int, int]:
     """Returns the size nearest to ``size`` with width and height as multiples of ``multiple`` pixels.
 
-    If the area is outside ``limits`` (pixels; None: 4 and 16384 squares of ``multiple``), both sides are
-    scaled by the same factor to the limit, and rounded up at the lower limit or down at the upper one. Half a
+    ``limits`` bound the area in pixels (None: 4 and 16384 squares of ``multiple``). Outside of them both
+    sides are scaled by the same factor, and rounded up at the lower limit or down at the upper one. Half a
     multiple rounds to the even one, as in Python. Raises ValueError: one side is more than 200 times the
     other.
 
@@ -388,7 +389,7 @@ def judge_picture(picture: Picture) -> Image.Image:
 
 
 def _resized(image: Image.Image, rule: PixelRule) -> Image.Image:
-    # first the resize of qwen-vl-utils, then that of a processor with limits
+    # first the resize of qwen-vl-utils, then the resize of a processor with limits
     for limits in (None, rule.limits) if rule.limits else (None,):
         if rule.multiple:
             image = image.resize(fitted_size(image.size, rule.multiple, limits), Image.Resampling.BICUBIC)
@@ -398,7 +399,7 @@ def _resized(image: Image.Image, rule: PixelRule) -> Image.Image:
 def sent_picture(picture: Picture) -> tuple[bytes, str]:
     """Returns the bytes to send and their MIME type. Takes CPU time.
 
-    A server decodes images by its own rules. If its pixels could differ from those of the protocol, the bytes
+    A server decodes images by its own rules. If its pixels could differ from the protocol's pixels, the bytes
     are a PNG with fast compression. Raises CorruptImage, OSError, ValueError.
     """
     data = when_one_is_free(picture.read)

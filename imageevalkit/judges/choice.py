@@ -29,8 +29,8 @@ BACKENDS = ("openai", "transformers", "vllm")
 class JudgeSetting(NamedTuple):
     """``model_path`` is an API's model id, a hub id or a local folder. ``kwargs`` are for the backend.
 
-    ``code`` is ``module:Class``, a subclass of :class:`Judge` that answers in place of the backend's class, in
-    the environment of the evaluate job; empty: the backend's class.
+    ``code`` is ``module:Class``, a subclass of :class:`Judge` that replaces the backend's class (empty:
+    none). It runs in the environment of the evaluate job.
     """
 
     backend: str

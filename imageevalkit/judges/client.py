@@ -23,7 +23,7 @@ from imageevalkit.api.feed import Feed
 from imageevalkit.api.in_flight import InFlight
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.money import Bill
-from imageevalkit.api.sender import Parcel, Sender, here, open_sender
+from imageevalkit.api.sender import Delivery, Sender, current_delivery, open_sender
 from imageevalkit.assets.weights import find_weights
 from imageevalkit.benchmark.question import Answer, JudgeOnHold, JudgeUnusable, Question
 from imageevalkit.benchmark.thoughts import begins_inside
@@ -135,11 +135,11 @@ class ApiJudge(Judge):
         except UserError as error:
             raise CellFailure(f"the {self.role} cannot be asked: {error}") from None
         fit = requests_that_fit(self.options.workers)
-        if fit.told:
-            say(fit.told)
+        if fit.reason:
+            say(fit.reason)
         options, model = self.options, self.choice.setting.model_path
         folder = Path(options.shared) if options.shared else None
-        traffic = Traffic(fit.requests, options.requests_per_minute, options.max_cost, fit.told, folder)
+        traffic = Traffic(fit.requests, options.requests_per_minute, options.max_cost, fit.reason, folder)
         price = self.settings.price_of(model)
         who = f"{self.role} '{model}'"
         engine = Engine(who, endpoint, self.settings, traffic, _LARGEST_REPLY, price)
@@ -204,7 +204,7 @@ class _Session:
         in_flight = InFlight(self._answer, lambda: bool(self._problem), self._fail, _LAST_ANSWERS)
         settled = asyncio.create_task(in_flight.settled(self._look))
         try:
-            # more tasks than slots: other questions use the slots of those that wait for a retry
+            # more tasks than slots: while a question waits for a retry, another one uses its slot
             room = asyncio.Semaphore(self._sender.most if self._sender else max(4, 2 * limiter.ceiling))
             await in_flight.begin(questions, room, self._expect)
             await settled
@@ -237,7 +237,7 @@ class _Session:
     async def _answer(self, question: Question) -> None:
         estimate, bill = cost_of_asking([question], self._engine.price), Bill()
         if self._sender:
-            here.set(Parcel(self._sender, _key_of(question)))
+            current_delivery.set(Delivery(self._sender, _key_of(question)))
         try:
             tried = await self._engine.ask(
                 lambda: self._attempt(question), lambda answer: (answer.usd, {}), estimate, bill
@@ -362,8 +362,8 @@ class _Session:
 
 def _refused_parameter(error: str, parameters: Collection[str]) -> str:
     """Returns the request parameter that an ``error`` of status 400 or 422 names; empty if it names none."""
-    said = re.split(r"\bHTTP 4(?:00|22)\b", error, maxsplit=1)[1:]
-    words = re.findall(r"\w+", "".join(said))
+    rest = re.split(r"\bHTTP 4(?:00|22)\b", error, maxsplit=1)[1:]
+    words = re.findall(r"\w+", "".join(rest))
     needed = ("max_tokens", "max_completion_tokens", "logprobs", "top_logprobs")
     return next((word for word in words if word in parameters and word not in needed), "")
 

@@ -1,4 +1,4 @@
-"""The server of a judge: its settings, the flags of ``vllm serve``, and the file with its address."""
+"""The server of a judge: its settings, and the file with its address."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from imageevalkit.api.settings import check_numbers
 from imageevalkit.benchmark.question import JudgeUnusable
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import UserError
-from imageevalkit.common.locks import open_lock, take_lock
 
-_MAX_LOGPROBS = 20  # the maximum of the OpenAI API, and the default of top_logprobs
 # Flags that a user cannot set. With another address or name the run would not find the judge. Secrets would
 # appear in plans, logs and results; they match by prefix, because an argument parser accepts shortened flags.
 _REFUSED = {
@@ -27,8 +25,8 @@ _REFUSED = {
     r"hf-t.*": "a token is read from HF_TOKEN in config.local.sh or the environment: leave it out",
 }
 _INDIFFERENT = Path(__file__).with_name("indifferent_flags.txt")
-# prefixes of an error in place of an address: the server cannot start, or it has died too often in one cell
-_ERROR, _DIED = "error: ", "died: "
+ERROR, DIED = "error: ", "died: "
+"""Prefixes of an error in place of an address: the server cannot start, or it has died too often in one cell."""
 _TICK = 0.1  # seconds between two reads of the address file
 
 
@@ -68,26 +66,6 @@ class ServerSettings:
             flags += [word] * decides
         given = {"revision": self.revision, "serve_args": shlex.join(flags)}
         return {name: value for name, value in given.items() if value}
-
-    def command(self, executable: Path, model: str, gpus: int) -> list[str]:
-        """Returns the ``vllm serve`` command for ``model`` (a hub id or a folder), without the port."""
-        flags = {
-            "host": "127.0.0.1",
-            "served-model-name": model,
-            # sampling parameters missing in a request: as in an official evaluator's plain `vllm serve`
-            "generation-config": "auto",
-            "max-logprobs": str(_MAX_LOGPROBS),
-            # no memory for videos: it would be missing in the cache
-            "limit-mm-per-prompt": '{"video": 0}',
-            # else the log has a line per question, which hides errors
-            "uvicorn-log-level": "warning",
-            "tensor-parallel-size": str(gpus or ""),
-            # not "auto" without a GPU: vLLM's automatic length is then 512
-            "max-model-len": str(self.max_model_len or "auto" * bool(gpus)),
-            "revision": self.revision,
-        }
-        given = [word for name, value in flags.items() if value for word in (f"--{name}", value)]
-        return [str(executable), "serve", model, *given, *self.further_flags()]
 
     def further_flags(self) -> list[str]:
         """Returns ``serve_args`` split as in a shell. Raises UserError: it cannot be split."""
@@ -134,7 +112,7 @@ class ServerAddress:
 
     def begin_cell(self) -> None:
         """Lets the next :meth:`wait` start a server that has died too often: another cell may not kill it."""
-        if self._text().startswith(_DIED):
+        if self._text().startswith(DIED):
             self._wanted.unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)
 
@@ -180,37 +158,4 @@ class ServerAddress:
 
 
 def _error_in(text: str) -> str:
-    return next((text.removeprefix(one) for one in (_ERROR, _DIED) if text.startswith(one)), "")
-
-
-class Address(ServerAddress):
-    """The address file for the job that serves the judge. Creating it removes the state of an earlier job."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = open_lock(self._keeper)
-        take_lock(self._lock, self._keeper, wait=True)
-        self.forget()
-
-    @property
-    def wanted(self) -> bool:
-        """True if a client wants to ask questions."""
-        return self._wanted.exists()
-
-    def give(self, base_url: str) -> None:
-        """Announces that the judge answers at ``base_url``."""
-        write_atomic(self.path, base_url)
-
-    def give_up(self, why: str, for_good: bool) -> None:
-        """Announces that the judge will not answer: ever, or about the present cell. ``why`` is one line."""
-        write_atomic(self.path, (_ERROR if for_good else _DIED) + why)
-
-    def withdraw(self) -> None:
-        """Announces that the judge does not answer now: clients wait."""
-        self.path.unlink(missing_ok=True)
-
-    def forget(self) -> None:
-        """Removes the address and all requests for a server."""
-        self.withdraw()
-        self._wanted.unlink(missing_ok=True)
+    return next((text.removeprefix(one) for one in (ERROR, DIED) if text.startswith(one)), "")

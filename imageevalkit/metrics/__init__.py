@@ -25,8 +25,8 @@ FEWEST_PROMPTS = 10
 _NO_VARIANCE = 1e-18
 _ROUNDING = 1e-9
 # The weight, in prompts, of the assumption "each score is 0 or 1" in the estimate of the variance. In
-# simulations of 10 prompts with skewed scores near an end, the interval holds the mean in 58 % of runs
-# with 0, and in 98 % with 0.5.
+# simulations of 10 prompts with skewed scores near an end, 58 % of intervals contain the mean with weight 0,
+# and 98 % with 0.5.
 _DOUBT = 0.2
 _NORMAL = NormalDist().inv_cdf(0.975)
 
@@ -46,7 +46,7 @@ class Options(TypedDict, total=False):
     """The options of a mean and of its interval."""
 
     weight: Value
-    """The weight of each score, 1 by default. With weights, the interval is that of a ratio estimate."""
+    """The weight of each score, 1 by default. With weights, the interval belongs to a ratio estimate."""
     top: float
     """The highest value of the scale, 1 by default."""
     percent: bool
@@ -138,8 +138,9 @@ def groups(scores: Iterable[Score], by: Key, order: Iterable[Hashable] = ()) -> 
 def spread(groups: Iterable[Sequence[T]]) -> list[T]:
     """Returns all elements in an order in which any first N have about the proportions of the groups.
 
-    Each group keeps its own order. A group may differ by half an element from N · (size of the group) / (size
-    of all), so with six groups its share is right within 2. At equal places the earlier group comes first.
+    Each group keeps its own order. The count of a group may differ by half an element from N · (size of the
+    group) / (size of all). With six groups it is right within 2. At equal places the earlier group comes
+    first.
     """
     placed = [((k + 0.5) / len(group), element) for group in groups for k, element in enumerate(group)]
     return [element for _, element in sorted(placed, key=lambda one: one[0])]
@@ -317,14 +318,15 @@ def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float,
     The scale is from 0 to ``top``, and the shares add up to 1. Each part is one prompt, even if it is a sum:
     the units of a prompt are not independent. None if a stratum has fewer than 10 prompts.
 
-    The interval is Wilson's score interval with a variance from the scores instead of the binomial variance:
-    it has all means μ that a test with the variance φ · μ · (top - μ) does not reject. φ is estimated from
-    the scores (for a ratio as in Cochran, "Sampling Techniques", section 6.4) and shrunk towards 1, the value
-    for scores of only 0 and ``top``. The shrinkage is stronger for fewer prompts and for means near an end of
-    the scale, where few skewed scores underestimate the variance. If all scores are equal, φ is 1. Student's
-    t has (n - 1) / (1 - φ) degrees of freedom: with φ = 1 the mean determines the variance, and the result is
-    Wilson's interval itself. The variances of strata add up (Cochran, section 5.3), with Satterthwaite's
-    degrees of freedom. If strata share prompts (test points of one image), their covariances are added too.
+    The interval is Wilson's score interval with a variance from the scores instead of the binomial variance.
+    It has all means μ that a test with the variance φ · μ · (top - μ) does not reject. φ is estimated from
+    the scores (for a ratio as in Cochran, "Sampling Techniques", section 6.4). It is shrunk towards 1, the
+    value for scores of only 0 and ``top``. The shrinkage is stronger for fewer prompts and for means near an
+    end of the scale, where few skewed scores underestimate the variance. If all scores are equal, φ is 1.
+    Student's t has (n - 1) / (1 - φ) degrees of freedom: with φ = 1 the mean determines the variance, and the
+    result is Wilson's interval itself. The variances of strata add up (Cochran, section 5.3), with
+    Satterthwaite's degrees of freedom. If strata share prompts (test points of one image), their covariances
+    are added too.
     """
     if any(len(stratum.parts) < FEWEST_PROMPTS for stratum in strata):
         return None
@@ -347,9 +349,10 @@ def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float,
 
 
 class _Middle(NamedTuple):
-    """A mean on a scale from 0 to 1, the middle of its interval, and the variance of a mean at this middle
-    with its degrees of freedom. ``away`` is the distance of each part from the mean, scaled so that the
-    squares add up to 1 (all 0 if all parts are equal)."""
+    """A mean on a scale from 0 to 1, and the middle of its interval. ``variance`` is the variance of a mean
+    at this middle, with its degrees of freedom. ``away`` is the distance of each part from the mean, scaled
+    so that the squares add up to 1. All are 0 if all parts are equal.
+    """
 
     value: float
     middle: float
@@ -382,7 +385,7 @@ def _middle(parts: Sequence[Part], bottom: float, span: float) -> _Middle:
 def drawn_to_all_or_nothing(
     most: float, variance: float, spread: float, freedom: float
 ) -> tuple[float, float]:
-    """Returns φ and its degrees of freedom. φ is a mean's variance divided by that of scores of 0 or 1.
+    """Returns φ, a mean's variance divided by the variance with scores of 0 or 1; and its degrees of freedom.
 
     ``variance`` is the estimate from the scores, with ``freedom`` degrees of freedom. ``spread`` is Σ of the
     squared portions of the scores; the variance with scores of 0 or 1 is ``most`` · ``spread``. φ is shrunk

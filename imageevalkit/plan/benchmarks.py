@@ -68,7 +68,7 @@ class ConfiguredJudge(NamedTuple):
         return [weights_at(self.model_path, self.kwargs.get("revision"))]
 
     def environment(self, config: Config) -> str:
-        """Return the environment of the judge on this machine: its own setting, else that of its backend."""
+        """Return the environment of the judge on this machine: its own setting, else its backend's."""
         own = self.kwargs.get("environment")
         named = config.map("EVAL_ENV_MAP").get(self.backend, self.backend)
         return str(named if own is None else own)
@@ -163,8 +163,9 @@ class BenchmarkChoice:
     def environment(self, config: Config) -> str:
         """Return the environment of the evaluation, or several separated by spaces; empty if any will do.
 
-        EVAL_ENV_MAP comes first, then the environment of image encoders if the benchmark uses some, then one
-        called like the benchmark if its metric models do not run in the driver's environment.
+        EVAL_ENV_MAP comes first. Then follows the environment of image encoders if the benchmark uses some.
+        The last is one called like the benchmark, if its metric models do not run in the driver's
+        environment.
         """
         environments = config.map("EVAL_ENV_MAP")
         shared = environments.get("encoders", _ENCODERS) if self._shares_encoders else ""
@@ -260,7 +261,7 @@ def choose_benchmark(
 
     Raises:
         UserError: A name, setting or judge is unknown, or the configuration is malformed.
-        CellFailure: The class cannot be read or fails, or names a wrong judge or measurer itself.
+        CellFailure: The class cannot be read or fails, or names a wrong judge or metric model itself.
     """
     cls = registry.benchmark_class(name)
     text = config.map("DS_KWARGS_MAP").get(name, "")
@@ -338,9 +339,13 @@ def _judge(benchmark: Benchmark, judge: str) -> str:
     """Return the full name of the judge, or the name of the reader; "" for neither. Raises UserError."""
     if not benchmark.judge:
         return _no_judge(benchmark.name, judge)
+    where = "--judges or JUDGE_MAP: " * bool(judge)
     judge = judge or benchmark.judge
     if benchmark.takes and ":" not in judge and registry.judge_setting(judge) is None:
-        registry.measurer_setting(judge, benchmark.takes)
+        try:
+            registry.measurer_setting(judge, benchmark.takes)
+        except UserError as error:
+            raise UserError(f"{where}{error}") from None
         return judge
     if judge in registry.measurer_names():
         raise UserError(

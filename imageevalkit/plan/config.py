@@ -61,7 +61,7 @@ def read_config(fd: int) -> Config:
         data = pipe.read()
     *entries, end = data.decode(errors="surrogateescape").split("\0")[:-1]
     if end != "end":
-        raise UserError("config.sh or config.local.sh cannot be read whole (see the line above)")
+        raise UserError("config.sh or config.local.sh cannot be read completely (see the line above)")
     config, words = Config(), iter(entries)
     for kind in words:
         name, count = next(words), int(next(words))
@@ -257,8 +257,9 @@ OTHER = "other options"
 class Option(NamedTuple):
     """An entry of the table of options.
 
-    ``metavar`` is the value in the help: empty for a flag, two unquoted words for an option with two values,
-    "…" at the end for any number of values. ``config`` is its variable in config.sh (empty: none).
+    ``metavar`` is the value in the help. It is empty for a flag, has two unquoted words for an option with
+    two values, and ends with "…" for any number of values. ``config`` is its variable in config.sh (empty:
+    none).
 
     ``prefetch`` says who accepts the option: "" eval.sh only, "own" prefetch.sh only, "config" config.sh
     only, else both commands. "decisive" options decide which files are fetched, "taken" options do not.

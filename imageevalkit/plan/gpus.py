@@ -119,7 +119,7 @@ def _mig_handles(nvml: Any, gpu: Any) -> list[Any]:
 
 
 def _failure(error: object) -> UserError:
-    return UserError(f"NVML failed ({error}); mend the driver, or run without GPUs: CUDA_VISIBLE_DEVICES=")
+    return UserError(f"NVML failed ({error}); repair the driver, or run without GPUs: CUDA_VISIBLE_DEVICES=")
 
 
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?) *(%|MiB|GiB)?", re.IGNORECASE)
@@ -223,8 +223,8 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
     The MIG devices of a GPU in MIG mode take its place.
 
     Raises:
-        UserError: The driver fails or does not know a UUID or the first name in CUDA_VISIBLE_DEVICES, or all
-            allowed GPUs are in MIG mode and have no MIG devices.
+        UserError: The driver fails, or does not know a UUID or the first name in CUDA_VISIBLE_DEVICES. Also
+            if all allowed GPUs are in MIG mode without MIG devices.
     """
     allowed = environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None and not allowed.strip():

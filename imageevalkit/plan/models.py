@@ -135,7 +135,7 @@ def check_kwargs(model: str, setting: Mapping[str, Any], options: Options) -> No
         raise UserError(f"model '{model}' is reached through an API: {error}") from None
     if options.max_cost is not None and estimate is None:
         raise UserError(
-            f"--max_cost needs the price of an image, and that of '{model}' is not known: add price=USD to its kwargs "
+            f"--max_cost needs the price of an image, which is unknown for '{model}': add price=USD to its kwargs "
             '(--custom_model_kwargses "price=0.04")'
         )
 
@@ -342,7 +342,7 @@ def check_class(module: str, name: str, where: str, package: str = MODELS) -> No
 
 @functools.cache  # many models share one file
 def _names_in(path: Path) -> tuple[set[str] | None, set[str]]:
-    """Returns the names that a module defines, and those of its classes that cannot generate images.
+    """Returns the names that a module defines, and the names of its classes that cannot generate images.
 
     The first set is None if the names cannot be known from the source.
     """

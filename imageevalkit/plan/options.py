@@ -1,4 +1,4 @@
-"""The table of options of ``eval.sh`` and ``prefetch.sh``, and their values over those of config.sh.
+"""The table of options of ``eval.sh`` and ``prefetch.sh``, and their values, which override config.sh.
 
 The help works before any environment exists, so this module imports the standard library only.
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from imageevalkit.common.errors import UserError, suggest
 from imageevalkit.extension_points import connected
@@ -31,7 +31,7 @@ from imageevalkit.store.cell import REPORT_MB, Cell, check_name, split_names
 
 if TYPE_CHECKING:
     from imageevalkit.api.prices import Price
-    from imageevalkit.judges.rewriter import Rewriter
+    from imageevalkit.assets import RewriterFiles
     from imageevalkit.store.results import Until
 
 
@@ -79,7 +79,8 @@ def parse_judges(text: str, where: str = "--judges") -> dict[str, str]:
     for pair in split_names(text):
         benchmark, equals, judge = (word.strip() for word in pair.partition("="))
         if not (benchmark and equals and judge):
-            raise UserError(f"{where}: '{pair}' is no benchmark=judge; use --judges \"longtext=ppocr\"")
+            wrong = "has an empty side" if equals else "has no '='"
+            raise UserError(f"{where}: '{pair}' {wrong}: write benchmark=judge")
         if judges.setdefault(benchmark, judge) != judge:
             raise UserError(
                 f"{where} names two judges for {benchmark}: run the command once for each, both results are kept"
@@ -95,6 +96,19 @@ _switch = partial(_decisive, _TRUTH, parse=parse_boolean)
 _flag = partial(option, "", parse=parse_boolean, default=False)
 _in_config = partial(option, "", "", prefetch="config")
 """Declares a setting that only config.sh can set."""
+
+
+class Rewriter(Protocol):
+    """The prompt rewriter of a run, as the planner sees it (``Rewriter`` of the extra ``rewrite``)."""
+
+    name: ClassVar[str]
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def model_id(self) -> str: ...
+    def files(self) -> RewriterFiles: ...
+    def check(self, raw: Cell, limit: int | None) -> None: ...
 
 
 @dataclass
@@ -113,21 +127,21 @@ class Options:
         "generate through an OpenAI-compatible API (API_KEY, BASE_URL)", default=False, config="USE_API"
     )
     num_workers: int = option(
-        "N", "API requests in flight at most, for each endpoint and key", parse_count, 4, config="NUM_WORKERS"
+        "N", "most API requests in flight for each endpoint and key", parse_count, 4, config="NUM_WORKERS"
     )
     requests_per_minute: float | None = option(
         "N",
-        "API requests started per minute at most, for each endpoint and key",
+        "most API requests started per minute for each endpoint and key",
         _if_any(parse_amount),
         config="REQUESTS_PER_MINUTE",
     )
     max_cost: float | None = option(
         "USD", "stop before the API requests of this run cost more", _if_any(parse_amount), config="MAX_COST"
     )
-    retry_refused: bool = _flag("send prompts again that an API refused")
+    retry_refused: bool = _flag("retry images that an API refused")
     parallel: bool | None = option(
         _TRUTH,
-        "run jobs side by side within GPUs and cores, or none beside another",
+        "run jobs side by side within GPUs and cores; false: one after another",
         _if_any(parse_boolean),
         config="PARALLEL",
     )
@@ -138,42 +152,42 @@ class Options:
         LOCAL,
         config="LAUNCHER",
     )
-    detach: bool = _flag("go on in the background, after the login session too", prefetch="")
+    detach: bool = _flag("continue in the background, also after the login session", prefetch="")
     replicas: int | None = option(
-        "N", "copies of a local model side by side at most", parse_count, config="REPLICAS"
+        "N", "most copies of a local model side by side", parse_count, config="REPLICAS"
     )
-    infer: bool = _switch("make images", default=True, config="ENABLE_INFER")
+    infer: bool = _switch("generate images", default=True, config="ENABLE_INFER")
     eval: bool = _switch("compute scores", default=True, config="ENABLE_EVAL")
     judges: dict[str, str] = _decisive(
-        '"x=ppocr"', "evaluator per benchmark, over JUDGE_MAP", parse_judges, {}
+        '"x=ppocr"', "evaluator of each benchmark; overrides JUDGE_MAP", parse_judges, {}
     )
     judge_kwargs: dict[str, Any] = _decisive(
-        '"p=1,q=2"', "settings of the judges of this run, over JUDGE_KWARGS_MAP", parse_kwargs, {}
+        '"p=1,q=2"', "settings of the judges of this run; override JUDGE_KWARGS_MAP", parse_kwargs, {}
     )
     ds_kwargs: dict[str, Any] = _decisive(
-        '"p=1,q=2"', "settings of the benchmarks of this run, over DS_KWARGS_MAP", parse_kwargs, {}
+        '"p=1,q=2"', "settings of the benchmarks of this run; override DS_KWARGS_MAP", parse_kwargs, {}
     )
-    rescore: bool = _flag("score what the judges said before, ask them nothing, make no image")
-    retry_unparsed: bool = _flag("ask again where a judge's reply held no score")
+    rescore: bool = _flag("score the recorded answers; ask no judge, generate no image")
+    retry_unparsed: bool = _flag("ask again if a judge's reply had no score")
     missing_items: str = option(
         "withhold|official",
-        "what an incomplete cell's headline score is",
+        "headline score of an incomplete result: none, or as the official evaluator computes it",
         partial(parse_choice, choices=("withhold", "official")),
         "withhold",
         config="MISSING_ITEMS",
     )
-    limit: int | None = option("N", "only the first N items of each benchmark, for trying", parse_count)
-    overwrite: bool = _flag("replace images that were made with other settings")
+    limit: int | None = option("N", "use only the first N items of each benchmark, for a trial", parse_count)
+    overwrite: bool = _flag("replace images that were generated with other settings")
     report: list[Path] | None = option(
         "DIR…",
-        "write the report of the results there are, or of those in folders, beside them; run nothing",
+        "write the report of all results, or of the results in folders; run nothing",
         _folders,
         prefetch="",
         command="report",
     )
     report_mb: float = option(
         "MB",
-        "make report.html, one file with everything, where it takes no more (0: never)",
+        "write report.html, one file with everything, unless it is larger (0: never)",
         _megabytes,
         REPORT_MB,
         config="REPORT_MB",
@@ -181,14 +195,14 @@ class Options:
     )
     sort_by: list[str] = option(
         '"a;b"',
-        "order the models of the report by the mean of these benchmarks or columns, not of all that count",
+        "order the models of the report by the mean of these benchmarks or columns",
         lambda text, where: split_names(text),
         [],
         prefetch="",
         listed_with=("report",),
     )
     quickstart: bool = _flag(
-        "the embedded benchmark on two reference models: no GPU, no key, no download", prefetch=""
+        "the embedded benchmark on two reference models: no GPU, no key, no download beyond PyPI", prefetch=""
     )
     help: bool = _flag("this text")
     blank_on_error: bool = _in_config(parse_boolean, False, config="GENERATE_BLANK_IMAGE_ON_ERROR")
@@ -215,12 +229,20 @@ class Options:
     """The number of items to generate, in random order, by benchmark (no number: all items)."""
     until: dict[str, Until] = field(default_factory=dict)
     """Why a run asks for a part of the items, by benchmark."""
+    kept_servers: dict[str, str] = field(default_factory=dict)
+    """The files with the addresses of servers that other processes keep, by the full name of their judge."""
+    kept_programs: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """The arguments of Python that hand an evaluate job to a process with its judge, by the judge and the Python."""
     needs_keys: bool = True
     """False if the plan is only shown: a key that is not set becomes a note."""
     weights_are_here: bool = True
     """False if the weights of the models need not exist yet."""
+    gpus_per_node: int | None = None
+    """The number of GPUs of a node of the cluster; None: the run does not use Slurm."""
     bounds: Path | None = None
-    """The folder of several runs that share their request limits and budget; None: those of this run only."""
+    """The folder of several runs that share their request limits and budget; None: this run shares with no
+    other.
+    """
     extra: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The values of the options of extras, by extra and name."""
 
@@ -240,7 +262,7 @@ class Options:
 
     @property
     def makes_images(self) -> bool:
-        """True if this run generates images, instead of adopting those of ``--images``."""
+        """True if this run generates images, instead of adopting the images of ``--images``."""
         return self.infer and self.images is None
 
     @property
@@ -252,7 +274,7 @@ class Options:
         """Raises UserError: ``--max_cost`` is given, but the price of the replies of ``who`` is unknown."""
         if self.max_cost is not None and price is None:
             raise UserError(
-                f"--max_cost needs the price of every reply, and that of {who} is not known: give it, USD per 1M "
+                f"--max_cost needs the price of every reply, which is unknown for {who}: give it, USD per 1M "
                 f'tokens ({option} \'price={{"text_input":5,"text_output":15}}\')'
             )
 
@@ -325,7 +347,7 @@ def with_absolute_paths(given: Mapping[str, Any], here: Path) -> dict[str, Any]:
 
 
 def options_over(given: Mapping[str, Any], config: Config) -> Options:
-    """Returns the options: those on the command line (``given``), then those of config.sh, then the defaults.
+    """Returns the options: from the command line (``given``), else from config.sh, else the default.
 
     Raises UserError: a value is malformed, or options contradict each other.
     """
@@ -374,7 +396,8 @@ def resolve(given: Mapping[str, Any], config: Config) -> Options:
             )
     benchmarks = [*options.benchmarks, *benchmark_tasks()] if options.sort_by else []
     for word in options.sort_by:
-        # A name of a column begins with that of its benchmark. Results may be of benchmarks that are unknown here.
+        # A name of a column begins with the name of its benchmark. Results may be of benchmarks that are
+        # unknown here.
         near = suggest(word.partition("/")[0], benchmarks)
         if near and not word.startswith(tuple(benchmarks)):
             raise UserError(f"--sort_by: no benchmark or column is called '{word}'{near}")

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
 from imageevalkit import registry
 from imageevalkit.common.errors import CellFailure, UserError, note_once, say, suggest
 from imageevalkit.common.machine import available_cores
 from imageevalkit.common.redaction import environ_with
 from imageevalkit.extension_points import connected
-from imageevalkit.jobs.estimates import Estimate
 from imageevalkit.jobs.plan import (
     Cluster,
     GenerateOrder,
     Job,
     Plan,
 )
-from imageevalkit.plan import sbatch
 from imageevalkit.plan.benchmarks import BenchmarkChoice, choose_benchmark
 from imageevalkit.plan.config import ALL, DRIVER_PYTHON, Config, with_our_paths
 from imageevalkit.plan.gpus import Supply
@@ -49,7 +45,7 @@ _TELL_AFTER = 2.0
 def plan_run(options: Options, config: Config, stamp: str = "", with_report: bool = True) -> Plan:
     """Returns :func:`make_plan` with no more GPUs for each job than its remaining images need.
 
-    Starts processes that count these images. Nothing changes the plan afterwards.
+    Starts processes that count these images. No code changes the plan afterwards.
     """
     return with_gpus_of_work(make_plan(options, config, stamp, with_report))
 
@@ -71,7 +67,8 @@ def make_plan(options: Options, config: Config, stamp: str = "", with_report: bo
     cores = available_cores()
     if options.parallel:
         cores //= min(cores, len(options.models) * len(options.benchmarks))
-    supply = _supply(options, config)
+    # jobs of another engine run on unknown machines: no request for GPUs is refused here
+    supply = Supply(_ANY if options.hands_over else options.gpus_per_node)
     run = Run(options, config, log_root() / "runs" / stamp, stamp, cores, blocked, benchmarks, supply)
     for note in notes:
         run.note(note)
@@ -80,8 +77,7 @@ def make_plan(options: Options, config: Config, stamp: str = "", with_report: bo
         jobs.append(report_job(run, jobs))
     cluster = None
     if options.launcher == SLURM:
-        words = {job.name: sbatch.words_for(config, job) for job in jobs}
-        cluster = Cluster(words, options.slurm_grace, options.slurm_max_jobs, options.slurm_max_gpus)
+        cluster = Cluster(options.slurm_grace, options.slurm_max_jobs, options.slurm_max_gpus)
     return Plan(
         str(run.folder),
         options.parallel,
@@ -94,14 +90,6 @@ def make_plan(options: Options, config: Config, stamp: str = "", with_report: bo
         cluster=cluster,
         notes=run.notes,
     )
-
-
-def _supply(options: Options, config: Config) -> Supply:
-    """Returns the GPUs that a job can have. Raises UserError: the cluster does not say what GPUs it has."""
-    if options.launcher == SLURM:
-        return Supply(sbatch.gpus_per_node(config))
-    # jobs that are handed over run on unknown machines: no request for GPUs is refused here
-    return Supply(_ANY if options.hands_over else None)
 
 
 def _jobs(run: Run) -> tuple[list[Job], list[Job]]:
@@ -176,8 +164,8 @@ def _check_names(options: Options) -> None:
         if options.infer:
             name = cell.rewriter.rpartition("-")[0]
             raise UserError(
-                f"'{cell.model}' is what results of rewritten prompts are called: make its images with --model_names "
-                f"{cell.raw.model} --prompt_rewriter {name}; by this name --infer false scores those there are"
+                f"'{cell.model}' is a name of results with rewritten prompts: generate its images with --model_names "
+                f"{cell.raw.model} --prompt_rewriter {name}; with --infer false, this name scores the existing ones"
             )
         if options.rewriter:
             raise UserError(
@@ -231,10 +219,9 @@ def _check_images_of(model: str) -> None:
 def _check_maps(options: Options, config: Config) -> None:
     """Prints a note for each unknown name in a map of config.sh that resembles a known one.
 
-    Other unknown names are left alone: a user may share config.sh with a toolkit that has more benchmarks.
+    Other unknown names are ignored: a user may share config.sh with a toolkit that has more benchmarks.
 
-    Raises UserError: --judges names an unknown benchmark, or a Slurm map has a misspelt key: its job would go
-    to another partition.
+    Raises UserError: --judges names an unknown benchmark, or on Slurm SHARDS_MAP has a misspelt key.
     """
     tasks, models, judges = registry.benchmark_tasks(), model_tasks(), registry.judges()
     # If a benchmark file cannot be read, the name of its benchmark is unknown: no note about such names.
@@ -244,7 +231,6 @@ def _check_maps(options: Options, config: Config) -> None:
     known = {map_: ("benchmark", [*tasks]) for map_ in of_benchmarks}
     known |= {
         "INFER_GPU_MAP": ("model", [*models]),
-        **{map_: ("key", [ALL, sbatch.API, *sbatch.STAGES, *models, *tasks]) for map_ in sbatch.MAPS},
         SHARDS: ("key", [ALL, *models]),
         "REWRITER_KWARGS_MAP": ("prompt rewriter", registry.rewriter_names()),
     }
@@ -264,7 +250,10 @@ def _check_maps(options: Options, config: Config) -> None:
     for benchmark in options.judges:
         known_here = {*tasks, *options.benchmarks, *config.map("JUDGE_MAP")}
         if benchmark not in known_here and not registry.is_plugin(benchmark):
-            raise UserError(f"--judges names unknown benchmark '{benchmark}'{suggest(benchmark, tasks)}")
+            raise UserError(
+                f"--judges: unknown benchmark '{benchmark}'{suggest(benchmark, tasks)}; "
+                "bash eval.sh list shows the names"
+            )
 
 
 def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked: dict[str, str]) -> None:
@@ -274,7 +263,7 @@ def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked:
     for model, kwargs in options.models.items():
         lacks = {}
         if options.makes_images:
-            # jobs that are handed over run on another machine
+            # jobs of another engine run on another machine
             is_here = not options.hands_over and options.weights_are_here
             lacks = {
                 task: missing_of_model(model, task, options.use_api, kwargs, is_here)
@@ -324,21 +313,6 @@ def _why_not_rewritten(options: Options, cell: Cell) -> str:
     return ""
 
 
-@dataclass
-class Request:
-    """A request to a program that counts the work of some cells.
-
-    ``program`` is a module with its arguments, ``python`` the interpreter, ``text`` the JSON on its stdin,
-    ``secrets`` are the variables with its keys. ``told`` has a count and "was counted" for each cell.
-    """
-
-    program: tuple[str, ...]
-    python: str
-    text: dict[str, Any]
-    secrets: tuple[str, ...] = ()
-    told: list[tuple[Any, bool]] = field(default_factory=list)
-
-
 def with_gpus_of_work(plan: Plan) -> Plan:
     """Returns ``plan`` with no more GPUs for each generate job than its remaining images need.
 
@@ -350,7 +324,7 @@ def with_gpus_of_work(plan: Plan) -> Plan:
         for job in plan.jobs
         if isinstance(job.order, GenerateOrder) and job.gpus and not (job.after and job.order.overwrite)
     ]
-    calls = _calls_left(plan, asked) if asked else {}
+    calls = _calls_left(replace(plan, jobs=asked)) if asked else {}
     return replace(plan, jobs=[_fitted(job, calls.get(job.name)) for job in plan.jobs])
 
 
@@ -358,64 +332,29 @@ def _fitted(job: Job, calls: int | None) -> Job:
     if calls is None:
         return job
     if not calls:
-        # A job without images to generate loads no model. It must not wait for a GPU that others use.
+        # A job without images to generate loads no model: this job must not wait for a GPU that others use.
         return replace(job, gpus=0, gpus_at_most=0)
     return replace(job, gpus_at_most=min(job.gpus_at_most, job.gpus * calls))
 
 
-def _calls_left(plan: Plan, jobs: Sequence[Job]) -> Mapping[str, int | None]:
-    """Returns how often each job has to call its model, by name; counting stops at the number of replicas."""
-    program = ("imageevalkit.generate.estimate", "--calls")
-    requests = [
-        Request(
-            program, DRIVER_PYTHON, text_of(job) | {"enough": job.gpus_at_most // job.gpus, "job": job.name}
-        )
-        for job in jobs
-    ]
-    late = threading.Timer(
-        _TELL_AFTER, say, ["looking through the images there are, to see which jobs need GPUs"]
-    )
+def _calls_left(plan: Plan) -> Mapping[str, int]:
+    """Returns how often each job has to call its model, by name, without jobs whose images cannot be counted.
+
+    Another process counts: a dataset class may end it, or import packages that hold much memory.
+    """
+    late = threading.Timer(_TELL_AFTER, say, ["checking the existing images, to see which jobs need GPUs"])
     late.start()
     try:
-        ask(plan, [requests])
-    finally:
-        late.cancel()
-    return {
-        job.name: sum(calls for calls, _ in request.told)
-        for job, request in zip(jobs, requests, strict=True)
-        if all(was_counted for _, was_counted in request.told)
-    }
-
-
-def text_of(job: Job) -> dict[str, Any]:
-    """Returns the question about the work of ``job``."""
-    return {"cells": job.cells, "order": job.order, "shard": job.shard}
-
-
-def ask(plan: Plan, of_benchmarks: Sequence[Sequence[Request]]) -> None:
-    """Answers the requests ``of_benchmarks``, which all go to one program, with one process."""
-    asked = list(itertools.chain(*of_benchmarks))
-    first, said = asked[0], ""
-    text = {"settings": plan.settings, "requests": [request.text for request in asked]}
-    try:
         answer = subprocess.run(
-            [first.python, "-m", *first.program],
-            input=json.dumps(text, default=vars),
+            [DRIVER_PYTHON, "-m", "imageevalkit.generate.calls_left"],
+            input=plan.as_json.encode(),
             capture_output=True,
-            text=True,
-            errors="replace",
-            env=with_our_paths(environ_with(first.secrets), first.python),
+            env=with_our_paths(environ_with(())),
             cwd=REPO,
             check=False,
         )
-        said = answer.stderr
-        for request, told in zip(asked, json.loads(answer.stdout), strict=True):
-            request.told = told
-    except (ValueError, OSError) as error:
-        if len(of_benchmarks) > 1:  # one benchmark's code ended the process: count the others separately
-            for requests in of_benchmarks:
-                ask(plan, [requests])
-            return
-        last = (said.strip().splitlines() or [f"no answer ({error})"])[-1]
-        for request in asked:
-            request.told = [(Estimate(f"unknown: {last}"), False) for _ in request.text["cells"]]
+        return dict(json.loads(answer.stdout))
+    except (ValueError, OSError):
+        return {}
+    finally:
+        late.cancel()

@@ -53,8 +53,8 @@ RETRIES = 2
 """How often a job that crashed is started again."""
 _EVALUATE_RETRIES = 1
 # Requests in flight to a judge server that the run starts itself; NUM_WORKERS is meant for endpoints of
-# others. vLLM is fast because it batches requests, and it queues those beyond its capacity. The official WISE
-# evaluator sends 96.
+# others. vLLM is fast because it batches requests, and it queues requests beyond its capacity. The official
+# WISE evaluator sends 96.
 _IN_FLIGHT = 64
 SHARDS = "SHARDS_MAP"
 """Name of the map in config.sh that says on how many machines the images of a model are generated."""
@@ -141,7 +141,8 @@ class Run:
         shards = parse_count(given.get(key, "1").strip() or "1", where)
         if shards > 1 and (why := why_of_one_machine(output_root())):
             raise UserError(
-                f"{where}: {output_root()} is on {why}: machines that do not see each other's locks cannot share a cell"
+                f"{where}: {output_root()} is on {why}: machines that do not "
+                "see each other's locks cannot share a result"
             )
         return shards
 
@@ -337,18 +338,22 @@ def _evaluation(run: Run, name: str) -> _Evaluation:
         environment, used_by, build = needs.environment, f"{name}'s judge", "--judge transformers"
     # If a benchmark has several environments, evaluation runs in the first: it records package versions.
     pythons = [python_of(part, used_by, build) for part in environment.split()]
-    is_local = needs.judge.startswith("transformers:") or needs.server is not None
+    is_local = needs.judge.startswith("transformers:") or bool(needs.options.address_file)
     loads = [*benchmark.measurers, *([needs.judge] if is_local else ())]
     gpus = run.supply.mapped(run.config, "EVAL_GPU_MAP", name, "evaluating the benchmark")
     if gpus is None:
-        # --rescore takes a GPU as well: on a CPU, encoders give slightly other values than those on record.
+        # --rescore takes a GPU as well: on a CPU, encoders compute slightly other values than the recorded
+        # ones.
         gpus = max(needs.gpus, run.supply.wanted(None) if benchmark.uses_encoders else 0)
-    light = benchmark.only_asks and not needs.server and not options.rescore
-    program = [next(iter(pythons), DRIVER_PYTHON), "-m", "imageevalkit.evaluate"]
+    light = benchmark.only_asks and not needs.options.address_file and not options.rescore
+    python = next(iter(pythons), DRIVER_PYTHON)
+    program = [python, "-m", "imageevalkit.evaluate"]
     if benchmark.benchmark is None:
         program = [DRIVER_PYTHON, "-m", "imageevalkit.evaluate.foreign"]
     elif script := benchmark.own_script:
         program = ["bash", str(script)]
+    elif not options.rescore and (kept := options.kept_programs.get((needs.judge, python))):
+        program, gpus = [python, *kept], 0
     if options.rescore or benchmark.benchmark is None or benchmark.own_script:
         loads = []
     return _Evaluation(needs, environment, program, loads, gpus, light)
@@ -383,7 +388,7 @@ def _evaluate_job(
         cores=run.cores if feeds else min(available_cores(), run.cores * len(cells)),
         # A foreign script may start from zero, and pay the judge again. Any cell may crash the process.
         retries=0 if is_foreign else _EVALUATE_RETRIES * len(cells),
-        follows=run.follows and not (is_foreign or has_script or needs.server) and feeds,
+        follows=run.follows and not (is_foreign or has_script or needs.options.address_file) and feeds,
         light=evaluation.light,
         order=run.order(
             EvaluateOrder,
@@ -401,7 +406,7 @@ def _evaluate_job(
 
 
 def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
-    """Returns what the judge of ``benchmark`` needs in an evaluate job.
+    """Returns the needs of the judge of ``benchmark`` in an evaluate job.
 
     Raises UserError: a setting is malformed, a key, price or environment is missing, or GPUs are too few.
     """
@@ -442,8 +447,9 @@ def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
         given = replace(given, served=served.decisive)
         if options.rescore:
             return JudgeNeeds(asked, given)
-        server, workers = _served_judge(where).order(run, judge, served), max(given.workers, _IN_FLIGHT)
-        address = server.address_file
+        kept = options.kept_servers.get(asked, "")
+        server = None if kept else _served_judge(where).order(run, judge, served)
+        address, workers = server.address_file if server else kept, max(given.workers, _IN_FLIGHT)
         given = replace(given, workers=workers, requests_per_minute=None, shared="", address_file=address)
         return JudgeNeeds(asked, given, server=server)
     if options.rescore:
@@ -481,7 +487,7 @@ class ServedJudge(NamedTuple):
 
 
 def _served_judge(where: str = "the judge") -> ServedJudge:
-    """Returns what the extra that serves judges connects. Raises UserError: there is no such extra."""
+    """Returns the object of the extra that serves judges. Raises UserError: there is no such extra."""
     found: list[ServedJudge] = list(connected("judge_server").values())
     if not found:
         raise UserError(

@@ -62,8 +62,8 @@ def make_report(plan: Plan | None = None, order: ReportOrder = ReportOrder([])) 
     line, printed and in the report.
 
     Returns:
-        FAILED if one of these results cannot be read, if relations that the run asks for cannot be computed,
-        or if ``sort_by`` has an unknown name.
+        FAILED if one of these results cannot be read, requested relations cannot be computed, or ``sort_by``
+        has an unknown name.
 
     Raises:
         CellFailure: A report file cannot be written.
@@ -83,9 +83,8 @@ def make_report(plan: Plan | None = None, order: ReportOrder = ReportOrder([])) 
             unknown = _unknown_columns(cells, ranks)
             unreadable += unknown
             over_steps = curves([cell.result for cell in cells if cell.result])
-            _print(
-                cells, unreadable, wanted, failed, ranks, over_steps
-            )  # print before writing: a full disk must not hide the scores
+            # print before writing: a full disk must not hide the scores
+            _print(cells, unreadable, wanted, failed, ranks, over_steps)
             # cells that failed before they had a file: the report lists them too, the run's table already did
             there = {cell.key for cell in cells}
             cells += [_without_files(key, why) for key, why in failed.items() if key not in there]
@@ -95,16 +94,16 @@ def make_report(plan: Plan | None = None, order: ReportOrder = ReportOrder([])) 
         raise _not_written(error, output_root()) from error
     # failures come last, so that they are the last lines on the screen
     refused = [line for section in sections for line in section.refused]
-    show("\n".join([*(f"report: {path}" for path in paths), *map(plain, refused)]))
+    show("\n".join([*_lines_of(paths), *map(plain, refused)]))
     own = [cell for cell in found if not wanted or cell.key in wanted]
     return ExitStatus.FAILED if refused or unknown else _status_of(own)
 
 
 def report_of(folders: Sequence[Path], order: ReportOrder = ReportOrder([])) -> ExitStatus:  # noqa: B008
-    """Write the report of the results in ``folders``. It has no failures, which only a run knows.
+    """Write the report of the results in ``folders``. The report has no failures: only a run has these.
 
     The report of one folder goes into that folder. The report of several goes below the folder of
-    comparisons; if two folders contain the same model, the report appends the folder to the model's name.
+    comparisons. If two folders contain the same model, the report appends the folder to the model's name.
 
     Raises:
         UserError: A folder has no results.
@@ -133,8 +132,13 @@ def report_of(folders: Sequence[Path], order: ReportOrder = ReportOrder([])) -> 
             paths += write_site(place, cells, found, ranks, order.report_mb)
     except OSError as error:
         raise _not_written(error, place) from error
-    show("\n".join(f"report: {path}" for path in paths))
+    show("\n".join(_lines_of(paths)))
     return ExitStatus.FAILED if unknown else _status_of(cells)
+
+
+def _lines_of(paths: Iterable[Path]) -> list[str]:
+    """Return a line for each of ``paths``; pages come first."""
+    return [f"report: {path}" for path in sorted(paths, key=lambda path: path.suffix != ".html")]
 
 
 def _unknown_columns(cells: Iterable[CellReport], ranks: Ranks) -> list[str]:
@@ -151,7 +155,7 @@ def _status_of(cells: Iterable[CellReport]) -> ExitStatus:
 
 
 def place_of(folders: Sequence[Path]) -> Path:
-    """Return the folder for the report of several ``folders``, which is that of --compare for two."""
+    """Return the folder for the report of several ``folders``; for two, --compare uses the same folder."""
     return output_root() / COMPARISONS / folder_name(" vs ".join(map(str, folders)))
 
 
@@ -179,15 +183,15 @@ def write_reports(
     cannot be written.
     """
     root = output_root()
-    shutil.rmtree(root / THUMBNAILS, ignore_errors=True)  # older versions kept all thumbnails there
+    shutil.rmtree(root / THUMBNAILS, ignore_errors=True)  # older versions stored all thumbnails there
     # the numbers first: else they would wait for thousands of thumbnails, and be lost if these fail
     tables = write_tables(root, cells, unreadable, ranks, over_steps)
-    told = list(unreadable)
+    lines = list(unreadable)
     for section in sections:
-        section.update(cells, told.append)
-    for line in told[len(unreadable) :]:
+        section.update(cells, lines.append)
+    for line in lines[len(unreadable) :]:
         show(plain(line))
-    found = Found(sections, over_steps, told)
+    found = Found(sections, over_steps, lines)
     return [*tables, *write_site(root, cells, found, ranks, megabytes)]
 
 
@@ -244,9 +248,9 @@ def _print(
     width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
     results = [cell.result for cell in listed if cell.result]
     if results or not listed:
-        show(format_table(results, width, ranks))
+        show(format_table(results, width, ranks) if results or not wanted else "This run has no results.")
     boards_here = {(*by_name(one.model)[:1], board_of(one)) for one in results}
-    # a curve has all steps of a training run, not only those of this run of the command
+    # a curve has all steps of a training run, not only the steps of this run of the command
     if text := curve_tables([curve for curve in over_steps if (curve.run, curve.board) in boards_here]):
         show(text)
     # a cell with several evaluators is in the list several times: print its line once
@@ -257,9 +261,9 @@ def _print(
         # the run's table already shows cells that failed before they had a file
         if key not in failed and all(cell.key != key for cell in cells):
             show(f"{key}: nothing in {output_root()}")
-    told = {cell.problem for cell in without}
+    lines = {cell.problem for cell in without}
     for line in unreadable:
-        if line not in told:
+        if line not in lines:
             show(plain(line))
 
 

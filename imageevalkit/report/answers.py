@@ -32,27 +32,27 @@ class _Reply(Struct):
 _READER = msgspec.json.Decoder(_Reply)
 
 
-class Said(NamedTuple):
+class LastReplies(NamedTuple):
     """The last reply to each question about an item (``last``), and the last one with a value (``read``)."""
 
     last: dict[str, _Reply]
     read: dict[str, _Reply]
 
 
-def replies(cell: Cell, result: Result | None) -> dict[str, Said]:
+def replies(cell: Cell, result: Result | None) -> dict[str, LastReplies]:
     """Return the replies of the evaluators of ``result`` by item, or of all evaluators if there is no result.
 
     The mapping is empty if the file cannot be read."""
     who = _evaluators(result)
-    found = dict[str, Said]()
+    found = dict[str, LastReplies]()
     for reply in _read(cell):
         if not who or reply.evaluator in who:
-            said = found.get(reply.item)
-            if said is None:
-                said = found[reply.item] = Said({}, {})
-            said.last[reply.question] = reply
+            last_replies = found.get(reply.item)
+            if last_replies is None:
+                last_replies = found[reply.item] = LastReplies({}, {})
+            last_replies.last[reply.question] = reply
             if reply.status == "ok":
-                said.read[reply.question] = reply
+                last_replies.read[reply.question] = reply
     return found
 
 
@@ -80,14 +80,14 @@ def _evaluators(result: Result | None) -> set[str]:
     return {result.evaluator.id, "", *(str(part.get("id")) for part in parts if isinstance(part, dict))}
 
 
-def answers_of(item: ItemView, said: Said | None, scales: Mapping[str, float]) -> list[Answer]:
-    """Return the answers about ``item``: wrong ones, failed ones, those without a score, right ones.
+def answers_of(item: ItemView, last_replies: LastReplies | None, scales: Mapping[str, float]) -> list[Answer]:
+    """Return the answers about ``item``: wrong, failed, without a score, right, in this order.
 
     ``scales`` has the largest possible value of each score, by name."""
-    if said is None or item.judged not in ("judged", "unparsed", "judge_failed"):
+    if last_replies is None or item.judged not in ("judged", "unparsed", "judge_failed"):
         return []
     # a retry of a question may fail: then the earlier value still counts
-    records = {**said.last, **said.read} if item.judged == "judged" else said.last
+    records = {**last_replies.last, **last_replies.read} if item.judged == "judged" else last_replies.last
     in_order = [records[name] for name in sorted(records, key=natural)]
     return sorted(_answers(item, in_order, scales), key=_wrong_first)
 
@@ -101,10 +101,11 @@ def _wrong_first(answer: Answer) -> int:
 def _answers(item: ItemView, records: Sequence[_Reply], scales: Mapping[str, float]) -> list[Answer]:
     """Return the answers, with scores only if it is certain which score belongs to which answer.
 
-    This is the case if there are as many points as answers or as values in the only answer, or if there is
-    one answer and one value."""
+    The scores are certain if there are as many points as answers, or as values in the only answer. They are
+    also certain with one answer and one value.
+    """
     points = [one for one in item.points if one is not None and 0 <= one <= 1]
-    is_told = item.judged == "judged" and len(points) == len(item.points)
+    is_certain = item.judged == "judged" and len(points) == len(item.points)
     answers = [
         Answer(
             record.question,
@@ -115,7 +116,7 @@ def _answers(item: ItemView, records: Sequence[_Reply], scales: Mapping[str, flo
         )
         for record in records
     ]
-    if not is_told or not records:
+    if not is_certain or not records:
         return answers
     if points and len(points) == len(answers):
         for answer, score in zip(answers, points, strict=True):
@@ -134,14 +135,20 @@ def _lines(item: ItemView, answer: Answer, parsed: Any, points: Sequence[float])
     values = parsed if isinstance(parsed, list) else [*parsed.values()] if isinstance(parsed, dict) else []
     if len(values) != len(points):
         return []
-    said = [text_of(value) for value in values]
+    values_as_text = [text_of(value) for value in values]
     names = (
-        [*parsed] if isinstance(parsed, dict) else [f"{answer.question}/{n + 1}" for n in range(len(said))]
+        [*parsed]
+        if isinstance(parsed, dict)
+        else [f"{answer.question}/{n + 1}" for n in range(len(values_as_text))]
     )
     # the detail of an item begins with the questions if the benchmark records them
-    told = [*item.detail.items()][: len(said)]
-    texts = [text for text, _ in told] if [value for _, value in told] == said else [""] * len(said)
+    details = [*item.detail.items()][: len(values_as_text)]
+    texts = (
+        [text for text, _ in details]
+        if [value for _, value in details] == values_as_text
+        else [""] * len(values_as_text)
+    )
     return [
         Answer(name, reply, answer.status, answer.who, text=text, score=score)
-        for name, reply, text, score in zip(names, said, texts, points, strict=True)
+        for name, reply, text, score in zip(names, values_as_text, texts, points, strict=True)
     ]

@@ -121,9 +121,9 @@ def build(report: CellReport, site: Path) -> tuple[str, str, Summary]:
     files: dict[str, parts.Items | parts.More] = {"items": _items(report, items, statuses, scales, previews)}
     if report.is_latest:  # older evaluators' results are of the same images, so they have no details
         with results_in(report.root):
-            said = replies(report.cell, report.result)
+            last_replies = replies(report.cell, report.result)
         commands = command_of(report)
-        answers = [answers_of(item, said.get(item.id), scales) for item in items]
+        answers = [answers_of(item, last_replies.get(item.id), scales) for item in items]
         words = _words(answers)
         whole = [_more(item, of_item, commands(item)) for item, of_item in zip(items, answers, strict=True)]
         for n in range(0, len(whole), _MORE):

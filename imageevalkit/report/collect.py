@@ -153,9 +153,9 @@ class CellReport(NamedTuple):
 def collect(tell: Tell = tell_nobody, below: Path | None = None) -> list[CellReport]:
     """Read every cell below the output root, sorted by model and benchmark.
 
-    A cell with several evaluators has one report for each, the latest first. ``below`` limits the cells to
-    those that contain this folder or are inside it. ``tell`` gets one line for each file, line and folder
-    that cannot be read.
+    A cell with several evaluators has one report for each, the latest first. With ``below``, only cells that
+    contain this folder or are inside it are read. ``tell`` gets one line for each file, line and folder that
+    cannot be read.
     """
     cells = cells_there(tell)
     if below is not None:
@@ -165,15 +165,19 @@ def collect(tell: Tell = tell_nobody, below: Path | None = None) -> list[CellRep
 
 def _with_drift(reports: Sequence[CellReport]) -> list[CellReport]:
     """Return ``reports`` with a note at each result whose judge has drifted on another result."""
-    told = dict[str, str]()
+    drifted = dict[str, str]()
     for one in reports:
         if one.result and one.result.noise and one.result.noise.has_drifted:
-            told.setdefault(_judge_of(one.result), one.key)
+            drifted.setdefault(_judge_of(one.result), one.key)
     warned = list[CellReport]()
     for one in reports:
         result = one.result
-        if result and not (result.noise and result.noise.has_drifted) and (by := told.get(_judge_of(result))):
-            note = f"{DRIFTED}, as {by} tells: scores of before and after do not compare"
+        if (
+            result
+            and not (result.noise and result.noise.has_drifted)
+            and (by := drifted.get(_judge_of(result)))
+        ):
+            note = f"{DRIFTED}, as {by} shows: older and newer scores are not comparable"
             one = one._replace(result=replace(result, notes=[*result.notes, note]))
         warned.append(one)
     return warned
@@ -205,7 +209,7 @@ def _cells(root: Path, tell: Tell) -> Iterator[Cell]:
         if len(relative.parts) >= 2 and names & _OF_A_CELL:
             yield Cell(relative.parent.as_posix(), relative.name)
             continue  # a cell holds images and no further cells
-        # a link may lead back up, so only those on the first two levels count (a model on another disk)
+        # a link may lead back up, so links count on the first two levels only (a model on another disk)
         follow = len(relative.parts) < 2
         within = _WITHIN_A_CELL if len(relative.parts) >= 2 else ()
         shown = [entry for entry in entries if not entry.name.startswith(".") and entry.name not in within]
@@ -297,15 +301,19 @@ def _without_stale(result: Result, made: Mapping[str, Record], scored: Scores) -
     If there are such images, the result is withheld."""
     measured = _time(result.provenance.get("time"))
     stale = {
-        id: {**score, "status": STALE, "values": {}, "detail": {}, "reason": "made again after it was judged"}
+        id: {
+            **score,
+            "status": STALE,
+            "values": {},
+            "detail": {},
+            "reason": "generated again after it was judged",
+        }
         for id, score in scored.items()
         if measured and _is_newer(made.get(id), score, measured)
     }
     if not stale:
         return result, scored
-    reason = (
-        f"{STALE}: {len(stale)} of {len(scored)} items were made again after this evaluation; evaluate again"
-    )
+    reason = f"{STALE}: {len(stale)} of {len(scored)} items were generated again after this evaluation; evaluate again"
     return replace(result, headline=[], withheld=reason), {**scored, **stale}
 
 

@@ -73,7 +73,7 @@ class Comparison:
     noise: float = 0.0
 
     @property
-    def told(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the two models differ significantly. All tables, pages and files use this property."""
         p = self.p if self.adjusted is None else self.adjusted
         return p is not None and p < LEVEL
@@ -87,20 +87,20 @@ class Comparison:
 def compare(first: Measured, second: Measured) -> Comparison:
     """Compares two models by one metric. Raises ValueError if a model has no value.
 
-    ``p`` is that of a permutation test that swaps the two models prompt by prompt: sign flips of each
+    ``p`` comes from a permutation test that swaps the two models prompt by prompt. It flips the sign of each
     prompt's contribution to the difference (Fisher 1935). If few prompts differ, all flips are counted, else
-    up to 9,999 random ones (counted as in Phipson and Smyth 2010). If no random flip is as extreme, p is that
-    of a paired t-test. For means of right or wrong, McNemar's exact test gives the same p. A ratio of sums is
-    linearized in its prompts about the mean of both models (Cochran, "Sampling Techniques", section 6.4).
+    up to 9,999 random ones (counted as in Phipson and Smyth 2010). If no random flip is as extreme, p comes
+    from a paired t-test. For means of right or wrong, McNemar's exact test gives the same p. A ratio of sums
+    is linearized in its prompts about the mean of both models (Cochran, "Sampling Techniques", section 6.4).
 
     The variation between prompts already contains the judge's noise, because each prompt has its own replies.
     Adding the noise would count it twice, and replies that two results share cancel out. But the prompts may
     show too little noise if few differ or if they share replies. So the standard error of a difference d is
-    at least that of the noise alone, N = √(noise² + noise²): p is at least 2 · Φ(-d / N), and the interval is
-    at least as wide.
+    at least N = √(noise² + noise²), the noise alone. p is at least 2 · Φ(-d / N), and the interval is at
+    least as wide.
 
-    The interval is Tango's score interval (1998, Statistics in Medicine 17, 891-908) of ups and downs. It
-    uses the variance of the prompts' contributions instead of that of right or wrong, as in
+    The interval is Tango's score interval (1998, Statistics in Medicine 17, 891-908) of ups and downs. Its
+    variance is the variance of the prompts' contributions, not of right or wrong, as in
     :func:`~imageevalkit.metrics.interval_of_sum`. For two means without prompts it combines their two
     intervals (Newcombe 1998, Statistics in Medicine 17, 873-890, method 10).
     """
@@ -117,11 +117,11 @@ def compare_all(column: Sequence[Measured], with_intervals: bool = True) -> list
     return adjust([_comparison(tests, n, *pair, with_intervals) for n, pair in enumerate(pairs)])
 
 
-def told_apart(column: Sequence[Measured]) -> list[tuple[int, int]] | None:
+def significant_pairs(column: Sequence[Measured]) -> list[tuple[int, int]] | None:
     """Returns the pairs of ``column``, as indices, that differ significantly; None if no pair can be tested.
 
-    The pairs are those with :attr:`Comparison.told` in :func:`compare_all`, found in less time: 300 models
-    have 44,850 pairs, and nobody reads their intervals. Raises ValueError if a model has no value.
+    The pairs have :attr:`Comparison.is_significant` in :func:`compare_all`. This function is faster, because it
+    computes no intervals: 300 models have 44,850 pairs. Raises ValueError if a model has no value.
     """
     if len(column) < 2 and all(one.metric.value is not None for one in column):
         return None  # importing numpy and scipy would take a third of the time of a report on a single model
@@ -130,8 +130,8 @@ def told_apart(column: Sequence[Measured]) -> list[tuple[int, int]] | None:
     tests = _Tests.of(column)
     if np.isnan(tests.p).all():
         return None
-    told = _holm(np.maximum(tests.p, tests.by_noise)) < LEVEL
-    return list(zip(tests.first[told].tolist(), tests.second[told].tolist(), strict=True))
+    significant = _holm(np.maximum(tests.p, tests.by_noise)) < LEVEL
+    return list(zip(tests.first[significant].tolist(), tests.second[significant].tolist(), strict=True))
 
 
 def adjust(found: Sequence[Comparison]) -> list[Comparison]:
@@ -173,9 +173,9 @@ def influence(one: Measured) -> np.ndarray:
 def smallest_difference(first: Measured, second: Measured) -> float | None:
     """Returns the smallest difference that a test detects with a probability of :data:`POWER`, to 0.1 %.
 
-    It is at least the difference that the judge's noise hides; None if unknown or for fewer than 30 prompts.
-    The normal distribution, with half the square of its quantile as correction for Student's t (Guenther
-    1981, The American Statistician 35), avoids the slow import of statsmodels.
+    The value is at least the difference that the judge's noise hides; None if unknown or for fewer than 30
+    prompts. The normal distribution avoids the slow import of statsmodels. Half the square of its quantile is
+    the correction for Student's t (Guenther 1981, The American Statistician 35).
     """
     found = compare(first, second)
     if found.spread is None or found.n < _FEWEST_FOR_POWER:
@@ -306,9 +306,7 @@ class _Tests(NamedTuple):
                 theirs = self.tables[other]
                 if mine is None or theirs is None:
                     silent = [column[n].name for n in (one, other) if self.tables[n] is None]
-                    self.why[start + other] = (
-                        f"the files of {' and '.join(silent)} do not say what each item gives"
-                    )
+                    self.why[start + other] = f"the files of {' and '.join(silent)} have no values of items"
                 elif column[one].metric.shares != column[other].metric.shares:
                     self.why[start + other] = "their groups weigh differently"
                 else:
@@ -441,8 +439,8 @@ def _given(
 
     Returns:
         The contribution of each prompt to the difference, shape (others, prompts). Then, for each other
-        model: whether each group has common prompts, whether both have the same prompts, whether all scores
-        are right or wrong, and the number of common prompts.
+        model, whether each group has common prompts, both models have the same prompts, and all scores are
+        right or wrong. Last, the number of common prompts.
     """
     import numpy as np
 
@@ -591,8 +589,8 @@ def score_interval(
 
     ``freedom`` is the degrees of freedom of ``variance``, ``concentration`` is Σ of the squares of the
     prompts' weights. The interval contains all δ that a score test does not reject. The variance of the test
-    is φ times that of right-or-wrong scores with the true difference δ. For right-or-wrong scores φ is 1:
-    Tango's interval.
+    is φ times the variance of right-or-wrong scores with the true difference δ. For right-or-wrong scores φ
+    is 1: Tango's interval.
     """
     difference = up - down
     share, freedom_left = drawn_to_all_or_nothing(up + down - difference**2, variance, concentration, freedom)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from imageevalkit.common.text import columns_of
+from rich.cells import cell_len
+
 from imageevalkit.metrics import grouped
 from imageevalkit.report.comparison import Comparison, Measured, adjust, compare
 from imageevalkit.report.leaderboard import (
@@ -26,7 +27,7 @@ CURVE_NOTE = (
     "p has Holm's correction over the steps of a curve. The score of the best step is biased upwards, because it was "
     "chosen as the highest."
 )
-UNTOLD = ("not told apart", "within the judge's noise")
+NOT_SIGNIFICANT = ("not significant", "within the judge's noise")
 COLUMNS = ("step", "score", "95 % interval", "n", "to the step before", "to the best")
 
 
@@ -81,8 +82,8 @@ class Curve(NamedTuple):
                 format_value(point.value, point.metric.scale) + DRIFT * bool(point.result.drift),
                 format_interval(point.metric),
                 str(point.metric.n),
-                _told(point.to_previous, point.metric.scale),
-                _told(point.to_best, point.metric.scale),
+                _comparison_text(point.to_previous, point.metric.scale),
+                _comparison_text(point.to_best, point.metric.scale),
             ]
             for point in self.points
         ]
@@ -136,10 +137,10 @@ def _points(name: str, scored: dict[int, tuple[Result, Metric]]) -> list[Point]:
     return [Point(step, *scored[step], previous.get(step), of_best.get(step)) for step in steps]
 
 
-def _told(found: Comparison | None, scale: float) -> str:
+def _comparison_text(found: Comparison | None, scale: float) -> str:
     """Return a comparison as text, such as ``+0.0120 [0.0030, 0.0210] p 0.003``; empty for None.
 
-    If it is not significant, the text ends with a word of :data:`UNTOLD`."""
+    If it is not significant, the text ends with a word of :data:`NOT_SIGNIFICANT`."""
     if found is None:
         return ""
     sign = "" if found.difference < 0 else "+"
@@ -151,7 +152,7 @@ def _told(found: Comparison | None, scale: float) -> str:
     if p is None:
         return f"{text} not tested"
     return f"{text} p {'< 0.001' if p < 0.001 else f'{p:.3f}'}" + (
-        "" if found.told else f", {UNTOLD[found.within_noise]}"
+        "" if found.is_significant else f", {NOT_SIGNIFICANT[found.within_noise]}"
     )
 
 
@@ -160,9 +161,9 @@ def curve_tables(found: Sequence[Curve]) -> str:
     lines = list[str]()
     for curve in found:
         rows = [[curve.label, *COLUMNS[1:]], *([f"  step {row[0]}", *row[1:]] for row in curve.rows())]
-        widths = [max(columns_of(row[i]) for row in rows) for i in range(len(COLUMNS))]
+        widths = [max(cell_len(row[i]) for row in rows) for i in range(len(COLUMNS))]
         for row in rows:
-            cells = (text + " " * (width - columns_of(text)) for text, width in zip(row, widths, strict=True))
+            cells = (text + " " * (width - cell_len(text)) for text, width in zip(row, widths, strict=True))
             lines.append("  ".join(cells).rstrip())
         lines.append("")
     return "\n".join([*lines, CURVE_NOTE]) if lines else ""

@@ -91,7 +91,7 @@ def _as_shown(
         for figure in figures:
             row += _figure(figure, formats) if figure else [None] * (1 + len(of_label))
         table.append(row)
-    return [*table, [], [f"Models: {board.mean.note}. {_NOTE} {GROUP_NOTE}"]]
+    return [*table, [], [f"{board.mean.note} {_NOTE} {GROUP_NOTE}"]]
 
 
 def _figure(figure: Figure, formats: Mapping[tuple[bool, bool], Any]) -> list[Any]:
@@ -141,7 +141,7 @@ def tex_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
     )
     results = [cell.result for cell in cells if cell.result]
     board = grid(results, ranks)
-    notes = [f"Models: {board.mean.note}.", _NOTE, *[DRIFT_NOTE] * any(result.drift for result in results)]
+    notes = [board.mean.note, _NOTE, *[DRIFT_NOTE] * any(result.drift for result in results)]
     notes += [f"{line}." for line in no_interval_notes(results)]
     return environment.get_template("leaderboard.tex.j2").render(board=board, note=" ".join(notes))
 

@@ -114,7 +114,9 @@ def _curve(curve: Curve, numbers: Mapping[Board, int], built: Sequence[Built]) -
     places = {id(one.report.result): n for n, one in enumerate(built) if one.report.result}
     points = [
         parts.Point(
-            point.step, places[id(point.result)], point.to_previous.told if point.to_previous else None
+            point.step,
+            places[id(point.result)],
+            point.to_previous.is_significant if point.to_previous else None,
         )
         for point in curve.points
     ]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from imageevalkit.common.text import columns_of, counted, decimals, fit, some
+from imageevalkit.common.text import counted, decimals, some
 from imageevalkit.metrics import FEWEST_PROMPTS, grouped
 from imageevalkit.report.collect import STALE, CellReport
 from imageevalkit.store.cell import Cell, by_name
@@ -30,14 +30,15 @@ GROUP_NOTE = (
 )
 DRIFT = "!"
 """The mark at a score whose judge has drifted."""
-DRIFT_NOTE = f"{DRIFT}: {DRIFTED}; its scores of before and after do not compare (see the notes)."
+DRIFT_NOTE = f"{DRIFT}: {DRIFTED}; its older and newer scores are not comparable (see the notes)."
 
 
 class Board(NamedTuple):
     """The properties that comparable results share: benchmark, version, evaluator, items and rewriter.
 
-    ``limit`` is the number of items of a trial, ``asked`` that of a run that stopped early; 0 means all
-    items. ``rewriter`` is empty for the benchmark's own prompts."""
+    ``limit`` is the number of items of a trial, ``asked`` the number in a run that stopped early; 0 means all
+    items. ``rewriter`` is empty for the benchmark's own prompts.
+    """
 
     benchmark: str
     version: str
@@ -240,7 +241,7 @@ class Ranks:
 
 
 class Mean(NamedTuple):
-    """The mean score over the benchmarks that count. It orders the models.
+    """The mean score over the benchmarks that count, which orders the models.
 
     ``values`` has the mean by model, as a share of the scales from 0 to 1. ``of`` names the benchmarks that
     count, ``left_out`` has the reason for each of the others. ``unknown`` has names of --sort_by that match
@@ -263,14 +264,10 @@ class Mean(NamedTuple):
         by_reason = grouped(((why, name) for name, why in self.left_out.items()), lambda one: one[0])
         out = "; ".join(f"{_few(named)} ({why})" for why, named in by_reason.items())
         if not self.of:
-            return (
-                "order of the first column, best first"
-                + f"; no benchmark counts for a mean: {out}" * bool(out)
-            )
-        excluded = f"; not in the mean: {out}; --sort_by chooses others" * bool(out)
-        return (
-            f"order of the {self.label}, best first: {', '.join(self.of)}, in percent of the scale{excluded}"
-        )
+            return "Models are sorted by the first column." + f" No mean is shown: {out}." * bool(out)
+        excluded = f" Not in the mean: {out}; --sort_by chooses others." * bool(out)
+        of = ", ".join(self.of)
+        return f"Models are sorted by the {self.label}: {of}, in percent of the scale.{excluded}"
 
     def text(self, model: str) -> str:
         """Return the mean of ``model`` in percent, as shown."""
@@ -532,13 +529,15 @@ def _row(figure: Figure, beside: str) -> list[str]:
 
 
 def _layout(blocks: list[tuple[str, list[list[str]]]], width: int) -> list[str]:
+    from rich.cells import cell_len  # here: benchmarks read leaderboards in environments without rich
+
     every = [row for _, rows in blocks for row in rows]
-    widths = [max(columns_of(row[i]) for row in [_HEADER, *every]) for i in range(len(_HEADER))]
-    widths[0] = max(widths[0], *(columns_of(label) for label, _ in blocks))
+    widths = [max(cell_len(row[i]) for row in [_HEADER, *every]) for i in range(len(_HEADER))]
+    widths[0] = max(widths[0], *(cell_len(label) for label, _ in blocks))
     spare = width - sum(widths) - len(_GAP) * (len(_HEADER) - 1)
     if spare < 0:
         # the last column shrinks first: the reasons below the table repeat its text
-        give = max(0, min(-spare, widths[-1] - columns_of("9999/9999")))
+        give = max(0, min(-spare, widths[-1] - cell_len("9999/9999")))
         widths[-1] -= give
         widths[0] = max(_MIN_NAME, widths[0] + spare + give)
     lines = []
@@ -547,11 +546,22 @@ def _layout(blocks: list[tuple[str, list[list[str]]]], width: int) -> list[str]:
     return lines
 
 
+def fit(text: str, columns: int) -> str:
+    """Returns ``text``, cut to so many columns of a terminal with an ellipsis if it is longer."""
+    from rich.text import Text
+
+    cut = Text(text)
+    cut.truncate(columns, overflow="ellipsis")
+    return cut.plain
+
+
 def _line(row: list[str], widths: list[int]) -> str:
+    from rich.cells import cell_len
+
     parts = []
     for i, (text, width) in enumerate(zip(row, widths, strict=True)):
         text = fit(text, width)
-        pad = " " * (width - columns_of(text))
+        pad = " " * (width - cell_len(text))
         parts.append(pad + text if i in _RIGHT else text + pad)
     return _GAP.join(parts).rstrip()
 

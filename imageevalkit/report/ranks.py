@@ -6,23 +6,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from string import ascii_lowercase
 
-from imageevalkit.report.comparison import Measured, told_apart
+from imageevalkit.report.comparison import Measured, significant_pairs
 
 
 def rank_groups(column: Sequence[Measured]) -> list[str]:
     """Return the letters of each model's groups, or only empty texts if no two models can be tested.
 
     The best model (highest value) and all models that do not differ from it have "a", the next group has "b".
-    A model in both groups has "ab". Two models without a common letter differ by :func:`told_apart`. Raises
+    A model in both groups has "ab". Two models without a common letter differ by :func:`significant_pairs`. Raises
     ValueError if a model has no value.
     """
-    told = told_apart(column)
-    if told is None:
+    pairs = significant_pairs(column)
+    if pairs is None:
         return [""] * len(column)
     order = sorted(range(len(column)), key=lambda n: -(column[n].metric.value or 0.0))
     place = {n: rank for rank, n in enumerate(order)}
     groups = sorted(
-        sorted(group) for group in compact_groups(len(column), [(place[a], place[b]) for a, b in told])
+        sorted(group) for group in compact_groups(len(column), [(place[a], place[b]) for a, b in pairs])
     )
     names = _names()
     letters = [""] * len(column)
@@ -32,13 +32,13 @@ def rank_groups(column: Sequence[Measured]) -> list[str]:
     return letters
 
 
-def compact_groups(count: int, told: Iterable[tuple[int, int]]) -> list[frozenset[int]]:
-    """Return the largest groups of 0 … ``count`` - 1 without a pair of ``told``: a compact letter display.
+def compact_groups(count: int, pairs: Iterable[tuple[int, int]]) -> list[frozenset[int]]:
+    """Return the largest groups of 0 … ``count`` - 1 without a pair of ``pairs``: a compact letter display.
 
     The algorithm is insert and absorb (Piepho 2004, Journal of Computational and Graphical Statistics 13)."""
     # sets are bits of integers, for speed: 300 models have up to 44,850 pairs
     apart = [0] * count
-    for a, b in told:
+    for a, b in pairs:
         apart[min(a, b)] |= 1 << max(a, b)
     groups = [(1 << count) - 1]
     for one, others in enumerate(apart):

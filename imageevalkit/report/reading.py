@@ -27,17 +27,15 @@ from imageevalkit.store.results import Metric, Result
 
 # the members of a saved file that are read; all others are ignored
 _MEMBERS = ("result.json", "scores.jsonl", "generation.jsonl")
-_HASH = (
-    16  # characters: enough to tell prompts of a benchmark apart, and a quarter of the size of a saved file
-)
+_HASH = 16  # characters: enough to distinguish the prompts of a benchmark, and a quarter of the size of a saved file
 _MOST_BYTES = 2**31  # the largest saved file, unpacked: a larger one could fill the disk
 
 
 class Scored(NamedTuple):
     """A result of a cell, with the data of its items that a comparison needs.
 
-    By item, ``prompts`` has the prompt's text, ``hashes`` the first characters of the SHA-256 of the
-    benchmark's own prompt, and ``images`` the SHA-256 of the image.
+    By item, ``prompts`` has the prompt's text and ``images`` the SHA-256 of the image. ``hashes`` has the
+    first characters of the SHA-256 of the benchmark's own prompt.
     """
 
     cell: Cell
@@ -58,7 +56,7 @@ class Scored(NamedTuple):
             return None
         if not left_out or not metric.parts:
             return metric
-        # the interval in the file is that of all items
+        # the interval in the file is about all items
         return replace(metric, parts=[p for p in metric.parts if p.item not in left_out], interval=None)
 
     def measured(self, name: str, metric: str, left_out: frozenset[str] = frozenset()) -> Measured | None:

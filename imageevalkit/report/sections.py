@@ -46,7 +46,7 @@ class Section:
     def fill(self, index: parts.Index, cells: Sequence[CellReport], place: Path) -> parts.Index:
         """Return ``index`` with the section.
 
-        ``cells`` are those of ``index.cells``, in the same order. ``place`` is the folder of the report.
+        ``cells`` are the cells of ``index.cells``, in the same order. ``place`` is the folder of the report.
         """
         return index
 

@@ -32,7 +32,7 @@ _PLACE = re.compile(
 def public(text: str) -> str:
     """Return ``text`` (possibly JSON) without secrets and without folders of this machine.
 
-    Of a path outside the known folders, only the last name stays. URLs stay."""
+    A path outside the known folders is reduced to its last name. URLs stay."""
     text = redact(text)
     ours = {
         output_root().absolute(): "output",

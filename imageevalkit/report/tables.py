@@ -59,8 +59,8 @@ def read_folders(folders: Sequence[Path], tell: Tell = tell_nobody) -> list[Cell
     """Return the cells of all ``folders``, by model and benchmark.
 
     If several folders contain a model, the folder's name is appended to the model's name (``run
-    (before)@1000`` for a checkpoint), or its whole path if folders have the same name. Raises UserError if a
-    folder has no result.
+    (before)@1000`` for a checkpoint). If folders have the same name, the whole path is appended. Raises
+    UserError if a folder has no result.
     """
     found = [(folder, cell) for folder in folders for cell in read_cells(folder, tell)[1]]
     places = grouped(found, lambda one: one[1].cell.raw.model)

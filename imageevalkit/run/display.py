@@ -263,7 +263,7 @@ class LiveDisplay(Display):
         self._console.print(Text.assemble(_state(word, state), " ", plain(text)))
 
     def _block(self, view: View) -> Group:
-        head = f"{view.cells_done}/{view.cells} cells done"
+        head = f"{view.cells_done}/{view.cells} results done"
         if view.cells_failed:
             head += f", {view.cells_failed} failed"
         money = f" · spent {view.money}" if view.money else ""
@@ -359,6 +359,6 @@ def print_table(summary: RunSummary, stream: TextIO) -> None:
     counts = Counter(cell.state for cell in summary.cells)
     states = ", ".join(f"{count} {state}" for state, count in counts.items()) or "nothing to do"
     console.print(
-        f"{counted(len(summary.cells), 'cell')}: {states} · {clock(summary.seconds)} · "
+        f"{counted(len(summary.cells), 'result')}: {states} · {clock(summary.seconds)} · "
         f"exit status {int(summary.status)} ({summary.status.name.lower()})"
     )

@@ -113,7 +113,7 @@ _ASK_HOLDER_EVERY = 1.0
 
 
 class GpuPool:
-    """The ``gpus`` of a run. Unless the run ``shares`` GPUs, a job only gets GPUs that nobody else uses.
+    """The ``gpus`` of a run. Unless the run ``shares`` GPUs, a job only gets unused GPUs.
 
     A GPU is unused if no other run has its lock and ``min_free`` of its memory is free. ``ours`` are the GPUs
     of this run's jobs.
@@ -186,7 +186,7 @@ class GpuPool:
         self._useless.pop(gpu, None)
         if memory is None:  # some GPUs never report it; a GPU that stops reporting it is lost
             if gpu in self._with_memory:
-                self._useless[gpu] = "does not answer any more (nvidia-smi tells why)"
+                self._useless[gpu] = "does not answer any more (see nvidia-smi)"
             return self._useless.get(gpu, "")
         self._with_memory.add(gpu)
         needed, asked = self._min_free.of(memory.total), f"GPU_MIN_FREE_MEMORY={self._min_free.text}"

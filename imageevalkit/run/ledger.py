@@ -25,6 +25,7 @@ from imageevalkit.jobs.plan import (
     Outcome,
     Plan,
     cell_of,
+    not_started,
     opened_path,
     outcome_path,
     outcomes_of,
@@ -48,8 +49,8 @@ from imageevalkit.run.display import (
 from imageevalkit.run.runner import describe_exit, last_line, log_of, shorten
 from imageevalkit.store.cell import log_root
 
-# From best to worst: a cell has the state of its worst stage. SKIPPED is better than FAILED, so that the
-# message of the failed stage is shown, not that of the stage skipped after it.
+# From best to worst: a cell has the state of its worst stage. SKIPPED is better than FAILED: the message of
+# the failed stage is shown, not of the stage skipped after it.
 _GRAVITY = (COMPLETE, INCOMPLETE, SKIPPED, INTERRUPTED, STALE, FAILED)
 _STATUS = STATUS_OF_STATE | dict.fromkeys((SKIPPED, BLOCKED, INTERRUPTED), ExitStatus.FAILED)
 _JOB_STATES: dict[int | None, str] = {ExitStatus.COMPLETE: COMPLETE, ExitStatus.INCOMPLETE: INCOMPLETE}
@@ -137,7 +138,7 @@ class Ledger:
                     continue
                 # a failed cell is final only when its job has ended: the next attempt may succeed
                 if stage is not None and before.name in self._jobs:
-                    lost[cell] = f"not started: {before.stage} of {cell} is {stage.state}"
+                    lost[cell] = not_started(before.stage, stage.state)
                 else:
                     waiting.add(cell)
                 can_begin &= stage is None and cell in self._opened
@@ -189,30 +190,30 @@ class Ledger:
     ) -> set[str]:
         """Record the final end of a started job. A cell without an outcome has failed or was interrupted.
 
-        Returns the cells whose failure could not be written: no other process will learn of it. If there is
-        no exit ``status``, ``problem`` says why. ``stopped_by`` names the signal that stopped the run.
+        Returns the cells whose failure could not be written: other processes cannot read it. If there is no
+        exit ``status``, ``problem`` says why. ``stopped_by`` names the signal that stopped the run.
         """
         how = "" if status is None else describe_exit(status)
         if how == "SIGKILL" and not stopped_by:  # in a stopped run the guard sends SIGKILL after SIGTERM
             how = "SIGKILL (out of memory?)"
         log = log_of(job)
-        # if several models share a process, nobody knows which of them its last line is about
+        # if several models share a process, its last line may be about any of them
         shared = len({cell_of(cell).model for cell in job.cells}) > 1
-        said = "" if status is None or shared else shorten(last_line(log))
-        told = (problem or how) + (f": {said}" if said else "")
+        last = "" if status is None or shared else shorten(last_line(log))
+        cause = (problem or how) + (f": {last}" if last else "")
         lacks_outcomes = bool(self._plan.lacking(job))
         why = f": {logs.full_words(log_root())}" if lacks_outcomes and logs.is_full(self._folder) else ""
-        untold = set[str]()
+        unwritten = set[str]()
         for cell in job.owed:
             outcome = self._outcome(job, cell)
             if outcome is None and stopped_by:
                 outcome = Outcome(INTERRUPTED, (problem or f"stopped by {stopped_by}") + _goes_on(job, cell))
             elif outcome is None:
-                outcome = Outcome(FAILED, told if status is None else f"left no outcome{why}, {told}")
+                outcome = Outcome(FAILED, cause if status is None else f"left no outcome{why}, {cause}")
                 try:
                     write_outcome(self._folder, cell_of(cell), job.step, outcome)
                 except (CellFailure, OSError):  # the disk is full: the report cannot show the reason
-                    untold.add(cell)
+                    unwritten.add(cell)
             self._record(job, cell, outcome, attempts, log_of(job, cell))
         state, message = _JOB_STATES.get(status, FAILED), ""
         if stopped_by and (lacks_outcomes or state == FAILED):
@@ -220,9 +221,9 @@ class Ledger:
         elif lacks_outcomes:
             state = FAILED  # the messages of its cells say why
         elif state == FAILED and all(self._stages[job.name, cell].state in USABLE for cell in job.owed):
-            message = f"{told} (although every cell has its outcome)" if job.owed else told
+            message = f"{cause} (although every result has its outcome)" if job.owed else cause
         self._finish(JobSummary(job.name, job.stage, state, message, how, attempts, seconds, log))
-        return untold
+        return unwritten
 
     def never_started(self, job: Job, state: str, message: str) -> None:
         """Record that ``job`` will not start; ``message`` says why."""
@@ -325,7 +326,7 @@ def money_of(paces: Iterable[PaceReader]) -> str:
 
 
 def _goes_on(job: Job, key: str) -> str:
-    """Return a note on requests of a stopped ``job`` that go on at the provider; empty if none do."""
+    """Return a note on requests of a stopped ``job`` that continue at the provider; empty if none do."""
     cell = cell_of(key)
     folder = cell.batches if job.stage == "generate" else cell.judge_batches
     notes = (kind.goes_on(folder) for kind in connected("sender").values())

@@ -43,9 +43,9 @@ _SECOND_SIGNAL_AFTER = 0.5
 def run_plan(plan: Plan, lock_fds: dict[str, int], with_table: bool = True) -> RunSummary:
     """Runs ``plan`` to its end, prints the table of all cells (``with_table``) and writes ``summary.json``.
 
-    ``lock_fds`` are open lock files by cell key (see :func:`imageevalkit.store.cell.lock_cell`). The guard of a job
-    inherits the locks of its cells: a lock is held until the last process of the cell ends, even if this
-    process is killed. SIGINT, SIGTERM and SIGHUP end every job; the status of the summary tells so. Call
+    ``lock_fds`` are open lock files by cell key (see :func:`imageevalkit.store.cell.lock_cell`). The guard of
+    a job inherits the locks of its cells. So a lock is held until the last process of the cell ends, even if
+    this process is killed. SIGINT, SIGTERM and SIGHUP end every job; the status of the summary shows it. Call
     :func:`imageevalkit.common.logs.print_without_fear` before, or a closed terminal would end the run.
 
     Raises UserError: the GPU driver fails; nothing was started.
@@ -84,14 +84,12 @@ class _Run:
             plan.share_gpus,
         )
         self._pending = list(plan.jobs)
-        self._in_turn: set[str] = (
-            set()
-        )  # names of jobs that could follow, but start only when the jobs before them have ended
+        # names of jobs that could follow, but start only when the jobs before them have ended
+        self._in_turn: set[str] = set()
         self._ledger = Ledger(plan, self._display)
         self._active: list[_Started] = []
-        self._paces: dict[
-            str, PaceReader
-        ] = {}  # by job; a follower that starts a second time keeps its progress and money
+        # by job; a follower that starts a second time keeps its progress and money
+        self._paces: dict[str, PaceReader] = {}
         self._waiting: dict[str, str] = {}
         self._waiting_since: dict[str, float] = {}
         self._stop: signal.Signals | None = None
@@ -115,7 +113,8 @@ class _Run:
             return self._ledger.close(self._pending, time.monotonic() - self._began, self._stop)
 
     def _go_on(self) -> bool:
-        """Handles ended jobs, starts new ones, refreshes the display. Returns True while the run goes on."""
+        """Handles ended jobs, starts new ones, refreshes the display. Returns True while the run
+        continues."""
         if self._stop is None and stop_path(Path(self._plan.run_folder)).exists():
             self._on_stop_signal(signal.SIGTERM)
         self._ledger.collect({started.job.name: started.run.attempts for started in self._active})
@@ -284,14 +283,14 @@ class _Run:
         started.pace.read()  # the last progress line counts for the sum of money
         seconds = time.monotonic() - started.began
         stopped_by = self._stop.name if self._stop is not None else ""
-        untold = self._ledger.job_ended(
+        unwritten = self._ledger.job_ended(
             started.job, started.run.attempts, seconds, status, problem, stopped_by
         )
         for other in self._active:
             if (
                 other.follows
                 and started.job.name in other.job.after
-                and not untold.isdisjoint(other.job.cells)
+                and not unwritten.isdisjoint(other.job.cells)
             ):
                 other.is_stranded = True
                 other.run.ask_to_end()

@@ -21,7 +21,7 @@ from imageevalkit.common.atomic import is_disk_full
 from imageevalkit.common.errors import CellFailure, ExitStatus
 from imageevalkit.common.redaction import environ_with
 from imageevalkit.common.text import plain
-from imageevalkit.jobs.plan import ATTEMPT_ENV, CORES_ENV, GenerateOrder, Job, Plan
+from imageevalkit.jobs.plan import ATTEMPT_ENV, CORES_ENV, EvaluateOrder, GenerateOrder, Job, Plan
 from imageevalkit.plan.config import with_our_paths
 from imageevalkit.run import guard
 from imageevalkit.store.cell import REPO, log_root
@@ -161,17 +161,19 @@ class JobRun:
 
 
 def job_environ(job: Job, gpus: Mapping[str, str], cores: int) -> dict[str, str]:
-    """Returns the environment variables of ``job``: those of the launcher, without secrets of other jobs."""
+    """Returns the environment variables of ``job``: the launcher's, without secrets of other jobs."""
     # workers of a generate job inherit its PYTHONPATH, and eval.sh has filtered it for the driver's Python
     python = job.order.python if isinstance(job.order, GenerateOrder) else ""
     environ = with_our_paths({**environ_with(job.secrets), **job.environ, **gpus}, python or job.command[0])
     environ[CORES_ENV] = str(cores)
+    if isinstance(job.order, EvaluateOrder) and job.order.judge_options.address_file:
+        environ |= _past_proxies(environ)  # the judge's server is on this machine
     # Otherwise a killed job would lose the last lines of its log in Python's buffer.
     environ.setdefault("PYTHONUNBUFFERED", "1")
     return environ
 
 
-def past_proxies(environ: Mapping[str, str]) -> dict[str, str]:
+def _past_proxies(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables with which a job reaches this machine directly if ``environ`` sets a proxy."""
     # each library reads one of the two
     return {

@@ -20,7 +20,6 @@ from types import FrameType
 
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain
 from imageevalkit.common.redaction import environ_with
-from imageevalkit.common.slurm import SlurmFailed
 from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import (
     FAILED,
@@ -34,7 +33,6 @@ from imageevalkit.jobs.plan import (
 )
 from imageevalkit.jobs.progress import Pace, PaceReader
 from imageevalkit.plan.config import DRIVER_PYTHON, with_our_paths
-from imageevalkit.plan.sbatch import words_for_size
 from imageevalkit.run.display import (
     INTERRUPTED,
     SKIPPED,
@@ -46,16 +44,22 @@ from imageevalkit.run.display import (
     print_table,
 )
 from imageevalkit.run.ledger import Ledger, money_of
-from imageevalkit.slurm.commands import ENDED, KILLED, NODES_FAULT, Queued, Slurm
-from imageevalkit.slurm.submitted import (
+from imageevalkit.slurm.commands import (
+    ENDED,
     FILES_COME_WITHIN,
+    KILLED,
+    NODES_FAULT,
     Found,
+    Queued,
     Report,
+    Slurm,
+    SlurmFailed,
     comment_of,
     files_of,
     read_report,
     report_path,
     run_of,
+    words_for_size,
 )
 from imageevalkit.store.cell import REPO
 
@@ -100,16 +104,17 @@ class _Submitted:
     @property
     def why(self) -> str:
         """The reason why the job waits."""
-        told = f"in Slurm's queue ({self.reason}), job {self.id}"
+        text = f"in Slurm's queue ({self.reason}), job {self.id}"
         # "launch failed requeued held", "JobHeldUser": the job waits until a user releases it
         is_held = "held" in self.reason.lower()
-        return f"{told}: scontrol release {self.id} lets it go on" if is_held else told
+        return f"{text}: scontrol release {self.id} lets it continue" if is_held else text
 
 
 def run_plan(
     plan: Plan,
     found: Found,
     slurm: Slurm,
+    words: Mapping[str, Sequence[str]],
     detached: bool = False,
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
@@ -120,11 +125,12 @@ def run_plan(
 
     Args:
         found: The result of :func:`look_around`; jobs that are already in the queue are not submitted again.
+        words: The sbatch options of each job by name (:func:`sbatch_words`).
         detached: If True, the signals end only the launcher: a rebooting login node must not cancel all jobs.
         now: Returns the time in seconds; a simulation has a clock of its own.
         sleep: Waits for so many seconds of that clock.
     """
-    return _Run(plan, found, slurm, detached, now, sleep).run()
+    return _Run(plan, found, slurm, words, detached, now, sleep).run()
 
 
 class _Run:
@@ -133,12 +139,13 @@ class _Run:
         plan: Plan,
         found: Found,
         slurm: Slurm,
+        words: Mapping[str, Sequence[str]],
         detached: bool,
         now: Callable[[], float],
         sleep: Callable[[float], object],
     ) -> None:
         assert plan.cluster
-        self._cluster, self._found, self._slurm = plan.cluster, found, slurm
+        self._cluster, self._found, self._slurm, self._words = plan.cluster, found, slurm, words
         self._is_detached, self._now, self._sleep = detached, now, sleep
         self._plan, self._folder = plan, Path(plan.run_folder)
         self._display = choose_display(sys.stderr)
@@ -168,8 +175,8 @@ class _Run:
         self._ledger.forget_earlier_run()
         files_of(self._folder).mkdir(parents=True, exist_ok=True)
         for name, there in self._found.jobs.items():
-            told = f"{name} is job {there.number} of {there.folder}: it is not submitted again"
-            self._display.tell("found", told)
+            text = f"{name} is job {there.number} of {there.folder}: it is not submitted again"
+            self._display.tell("found", text)
             self._add(there.job, there.number, there.comment, there.folder)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
@@ -183,8 +190,8 @@ class _Run:
             if not self._is_cancelled:
                 self._tell_what_is_left()
             raise
-        if told := self._faults.summary():
-            self._display.tell("note", told)
+        if note := self._faults.summary():
+            self._display.tell("note", note)
         self._display.close(money_of(self._paces.values()))
         if self._leaves_by:
             return self._leave(self._leaves_by)
@@ -289,7 +296,7 @@ class _Run:
 
     def _submit(self, job: Job, comment: str) -> str:
         """Submits ``job`` and returns its number. Raises SlurmFailed."""
-        words = self._faults.words(job.name, self._cluster.sbatch.get(job.name, []))
+        words = self._faults.words(job.name, self._words.get(job.name, []))
         before = self._before(job)
         depends = [f"--dependency=afterany:{':'.join(before)}"] if before else []
         log = files_of(self._folder) / f"{job.stem}.log"
@@ -329,7 +336,7 @@ class _Run:
         self._ledger.collect({one.job.name: 1 for one in self._active})
         try:
             there = self._slurm.queue()
-        except SlurmFailed as error:  # the controller may be restarting; the jobs go on
+        except SlurmFailed as error:  # the controller may be restarting; the jobs continue
             self._silence = str(error)
             return
         self._silence = ""
@@ -359,7 +366,7 @@ class _Run:
                 continue
             report = read_report(one.folder, one.job)
             one.gone_since = one.gone_since or now
-            if queued:  # remembered, because Slurm soon forgets the job
+            if queued:  # stored, because Slurm soon drops the job
                 one.state = queued.state
             state = one.state if one.state in ENDED else ""
             # a killed job that has not written its report writes none later
@@ -421,8 +428,8 @@ class _Run:
         if is_last or not is_bad or not self._faults.may_try_elsewhere(job.name, node):
             self._end(one, report)
             return
-        said = report.problem or next((outcome.message for outcome in outcomes if outcome), "it crashed")
-        text = f"{job.name} on node {node}, job {one.id} ({said}): it is submitted again for another node"
+        reason = report.problem or next((outcome.message for outcome in outcomes if outcome), "it crashed")
+        text = f"{job.name} on node {node}, job {one.id} ({reason}): it is submitted again for another node"
         self._display.tell(FAILED, text, FAILED)
         self._first_tries[job.name] = one, report
         behind = [other for other in self._active if job.name in other.job.after and other.state != "RUNNING"]
@@ -503,10 +510,10 @@ class _Run:
             self._stop, self._stop_time = signal.Signals(number), self._now()
 
     def _leave(self, why: signal.Signals) -> RunSummary:
-        """Returns the summary of a run whose jobs go on. It writes no file: the run has not ended."""
-        text = (
-            f"{why.name}: this launcher ends, and {counted(len(self._active), 'job')} go on in Slurm's queue"
-        )
+        """Returns the summary of a run whose jobs continue. No file is written, because the run has not
+        ended.
+        """
+        text = f"{why.name}: this launcher ends, and {counted(len(self._active), 'job')} continue in Slurm's queue"
         if late := len(self._pending):
             text += f"; {counted(late, 'more job')} not submitted yet"
         self._display.tell(
@@ -529,7 +536,7 @@ class _Run:
         if count := len(ids) + len(self._unsure):
             by_number = f" (scancel {' '.join(ids)})" if ids else ""
             left = f"{counted(count, 'job')} of this run may be in Slurm's queue yet"
-            complain(f"{left}: bash eval.sh --cancel ends what is left, once Slurm answers{by_number}")
+            complain(f"{left}: bash eval.sh --cancel ends the others, once Slurm answers{by_number}")
 
 
 class NodeFaults:
@@ -568,5 +575,5 @@ class NodeFaults:
 
     def summary(self) -> str:
         """Returns one line about the nodes that failed jobs; empty if there are none."""
-        told = [f"{node} failed {counted(count, 'job')}" for node, count in sorted(self._failed.items())]
-        return f"node {', node '.join(told)} that another node completed: have it checked" if told else ""
+        nodes = [f"{node} failed {counted(count, 'job')}" for node, count in sorted(self._failed.items())]
+        return f"node {', node '.join(nodes)} that another node completed: have it checked" if nodes else ""

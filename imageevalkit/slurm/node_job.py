@@ -1,11 +1,14 @@
-"""Runs one job of a plan on a cluster node. sbatch or an exported script starts it; Slurm may restart it."""
+"""Runs one job of a plan on a cluster node, started by sbatch or by a script that ``--launcher export`` writes here.
+
+Slurm may restart the job, also on another node.
+"""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import time
@@ -14,29 +17,37 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
-from imageevalkit.common import logs
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, run_main, say
 from imageevalkit.common.locks import drop_lock, take_lock
 from imageevalkit.common.machine import available_cores, start_of
-from imageevalkit.common.redaction import one_line
-from imageevalkit.common.slurm import SlurmFailed
+from imageevalkit.common.redaction import one_line, secret_names
+from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import (
     USABLE,
     Job,
+    Order,
     Plan,
     cell_of,
-    load_plan,
+    given_job,
+    job_words,
     lost_before,
     outcome_path,
     read_outcome,
     write_outcome,
 )
+from imageevalkit.plan.config import DRIVER_PYTHON, with_our_paths
 from imageevalkit.plan.gpus import visible_gpus
 from imageevalkit.run.runner import JobRun, job_environ, lifeline
-from imageevalkit.slurm.commands import Slurm
-from imageevalkit.slurm.submitted import FILES_COME_WITHIN, Report, read_report, report_path
-from imageevalkit.store.cell import REPO, lock_cell, lock_shard
+from imageevalkit.slurm.commands import (
+    FILES_COME_WITHIN,
+    Report,
+    Slurm,
+    SlurmFailed,
+    read_report,
+    report_path,
+)
+from imageevalkit.store.cell import REPO, lock_cell, lock_shard, short_path
 from imageevalkit.store.records import merge_shards
 from imageevalkit.store.shards import Shard, own_file
 
@@ -56,14 +67,9 @@ _LEFT_WITHIN = FILES_COME_WITHIN + _LOOK_AT_CLAIM_EVERY
 
 def main(words: Sequence[str] | None = None) -> ExitStatus:
     """Runs the job that the command line names, unless an earlier stage failed, and writes its report."""
-    parser = argparse.ArgumentParser(description="A job of a run, as a cluster starts it.")
-    parser.add_argument("--plan", type=Path, required=True)
-    parser.add_argument("--job", required=True)
-    args = parser.parse_args(words)
     os.chdir(REPO)
-    logs.print_without_fear()
-    plan = load_plan(args.plan)
-    return _NodeJob(plan, plan.job(args.job)).run()
+    plan, job, _ = given_job(Order, words)
+    return _NodeJob(plan, job).run()
 
 
 class _Claim:
@@ -105,7 +111,7 @@ class _Claim:
         return self._is_ours
 
     def let_go(self) -> None:
-        """Gives the job up; a process that has claimed it meanwhile learns that this one has ended."""
+        """Releases the claim. A process that has claimed the job meanwhile sees that this one has ended."""
         with contextlib.suppress(CellFailure, OSError):
             if self._path.read_text() == self._own:
                 self._path.unlink()
@@ -154,9 +160,8 @@ class _NodeJob:
         if lost and len(lost) == len(job.cells):
             return self._leave(Report(None, next(iter(lost.values())), skipped=True))
         given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-        if (
-            self._is_slurms and len(given) < job.gpus
-        ):  # Slurm 22.05 does so if a node dies while its job is put back
+        # Slurm 22.05 does so if a node dies while its job is put back
+        if self._is_slurms and len(given) < job.gpus:
             what = f"Slurm gave it {len(given)} of {job.gpus} GPUs"
             again = int(os.environ.get("SLURM_RESTART_COUNT", "0")) < _MOST_RESTARTS
             return self._back_in_queue(what) if again else self._leave(Report(None, what, idle=True))
@@ -231,15 +236,15 @@ class _NodeJob:
         return outcome is not None and outcome.state in USABLE
 
     def _drop_locks_of_done(self, locks: Mapping[str, list[int]]) -> None:
-        """Unlocks completed cells: their evaluation may start on another node while this job goes on."""
+        """Unlocks completed cells: their evaluation may start on another node while this job runs."""
         for key, (lock, *_) in locks.items():
             if self._is_done(key):
                 drop_lock(lock)
 
     def _gather(self, locks: Mapping[str, list[int]]) -> None:
-        """Merges the records of all shards into those of the cell, if no other shard is still at work."""
+        """Merges the records of all shards into the cell's, if no other shard is still running."""
         for key, (lock, *_) in locks.items():
-            # BlockingIOError: other shards are at work. After other errors, the next job of the cell merges.
+            # BlockingIOError: other shards are running. After other errors, the next job of the cell merges.
             with contextlib.suppress(BlockingIOError, UserError, CellFailure, OSError):
                 take_lock(lock, cell_of(key).folder)
                 merge_shards(cell_of(key))
@@ -280,19 +285,19 @@ class _NodeJob:
             self._job_run.ask_to_end()
 
     def _stopped(self, attempt: int, has_moved: bool) -> ExitStatus:
-        """Requeues a job that was stopped, if it can go on later, and returns the exit status.
+        """Requeues a job that was stopped, if it can continue later, and returns the exit status.
 
         If the job ran into its time limit without having recorded anything, it fails: it would never finish.
         """
         if self._stopping != signal.SIGUSR1 or not self._is_slurms:
-            return ExitStatus.TERMINATED  # Slurm itself requeues the job if it shall go on
+            return ExitStatus.TERMINATED  # Slurm itself requeues the job if it is to continue
         if self._is_preempted():
             if self._is_ending:
                 return ExitStatus.TERMINATED  # SIGTERM came, too: Slurm has requeued the job itself
             return self._back_in_queue("another job takes its place", attempt)
         if not has_moved:
             problem = (
-                "it was told to end, SLURM_GRACE seconds before its time limit, before it had anything done: give it "
+                "it had to end SLURM_GRACE seconds before its time limit, without any progress: give it "
                 "more time (SLURM_TIME_MAP)"
             )
             return self._leave(Report(None, problem, attempts=attempt))
@@ -348,10 +353,10 @@ class _NodeJob:
     def _leave(self, report: Report) -> ExitStatus:
         owed = {key: read_outcome(self._folder, cell_of(key), self._job.step) for key in self._job.owed}
         outcomes = {key: asdict(outcome) for key, outcome in owed.items() if outcome}
-        told = asdict(report) | {"began": self._began, "ended": time.time(), "outcomes": outcomes}
-        told["node"] = _node()
+        written = asdict(report) | {"began": self._began, "ended": time.time(), "outcomes": outcomes}
+        written["node"] = _node()
         with contextlib.suppress(CellFailure, OSError):  # full disk: a missing report counts as a failed job
-            write_atomic(report_path(self._folder, self._job), json.dumps(told))
+            write_atomic(report_path(self._folder, self._job), json.dumps(written))
         if report.problem:
             say(report.problem)
         for key, outcome in owed.items():
@@ -359,6 +364,86 @@ class _NodeJob:
                 say(f"{key}: {outcome.state}: {outcome.message}")
         # An incomplete cell is no failure: a workflow engine must not start its script again.
         return ExitStatus.COMPLETE if report.is_good else ExitStatus.FAILED
+
+
+# The scripts of --launcher export
+
+# The variables that eval.sh exports, and our own: without them a job would behave differently elsewhere.
+_PASSED_ON = (
+    *(
+        "CONDA_BASE",
+        "CUDA_BASE",
+        "TORCH_HOME",
+        "HF_HOME",
+        "TRANSFORMERS_CACHE",
+        "HF_HUB_OFFLINE",
+        "TRANSFORMERS_OFFLINE",
+    ),
+    *(
+        "BASE_URL",
+        "AZURE_OPENAI_ENDPOINT",
+        "OPENAI_API_VERSION",
+        "OPENAI_ORG_ID",
+        "OPENAI_PROJECT_ID",
+        "HF_ENDPOINT",
+    ),
+    *(
+        "IMAGEEVALKIT_OUTPUT",
+        "IMAGEEVALKIT_LOG",
+        "ORT_DISABLE_TELEMETRY",
+        "DO_NOT_TRACK",
+        "PYTHONUTF8",
+        "PYTHONPATH",
+    ),
+)
+
+
+def export(plan: Plan) -> ExitStatus:
+    """Writes the scripts of ``plan`` and prints their folder. Raises CellFailure: the disk is full."""
+    folder = write_scripts(plan)
+    say(f"{counted(len(plan.jobs), 'script')} and jobs.json in {short_path(folder)}: nothing was started")
+    return ExitStatus.COMPLETE
+
+
+def write_scripts(plan: Plan) -> Path:
+    """Writes the scripts of ``plan`` to ``export`` in its run folder, which is returned.
+
+    Raises CellFailure: the disk is full.
+
+    ``jobs.json`` lists the jobs in an order in which they can run. ``after`` names the jobs that must end
+    first, well or not. Jobs of the same ``level`` do not depend on each other. A ``light`` job waits for
+    endpoints most of the time. ``secrets`` are the variables that the engine must pass to the job.
+    """
+    folder, levels, jobs = (
+        Path(plan.run_folder).absolute() / "export",
+        dict[str, int](),
+        list[dict[str, object]](),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, job in enumerate(plan.jobs, 1):
+        levels[job.name] = 1 + max((levels[name] for name in job.after), default=0)
+        script = folder / f"{number:04}-{job.stem}.sh"
+        write_atomic(script, _script(plan, job))
+        script.chmod(0o755)
+        entry = {"name": job.name, "script": str(script), "after": job.after, "level": levels[job.name]}
+        entry |= {"gpus": job.gpus_at_most, "cpus": job.cores, "light": job.light, "secrets": job.secrets}
+        jobs.append(entry)
+    write_atomic(folder / "jobs.json", json.dumps(jobs, indent=1, ensure_ascii=False) + "\n")
+    return folder
+
+
+def _script(plan: Plan, job: Job) -> str:
+    environ, secrets = with_our_paths(dict(os.environ)), {*secret_names()}
+    exported = {name: environ[name] for name in _PASSED_ON if environ.get(name) and name not in secrets}
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# {job.name}: {counted(job.gpus_at_most, 'GPU')}, {counted(job.cores, 'core')}",
+    ]
+    lines += [f"# needs {name} in its environment" for name in job.secrets]
+    lines += ["set -euo pipefail", f"cd {shlex.quote(str(REPO))}"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in exported.items()]
+    words = [DRIVER_PYTHON, "-P", "-m", "imageevalkit.slurm.node_job", *job_words(plan.path, job.name)]
+    return "\n".join([*lines, f"exec {shlex.join(words)}"]) + "\n"
 
 
 if __name__ == "__main__":

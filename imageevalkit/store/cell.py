@@ -110,13 +110,13 @@ class _Names(NamedTuple):
 
 
 class Cell(_Names):
-    """One model × one benchmark, and the paths of its files (design §4)."""
+    """The paths of the files of one model × one benchmark."""
 
     generation = _File("generation.jsonl")
     fingerprints = _File("fingerprints.jsonl")
     judgements = _File("judgements.jsonl")
     repeats = _File("repeats.jsonl")
-    """The judge's answers to repeated questions (:mod:`imageevalkit.extras.noise.repeats`)."""
+    """The replies of the judge to repeated questions (:mod:`imageevalkit.extras.noise.repeats`)."""
     scores = _File("scores.jsonl")
     batches = _File("batches")
     judge_batches = _File("judge_batches")
@@ -251,7 +251,7 @@ def lock_cell(
 
 
 def _holders(fd: int) -> list[int]:
-    """Returns the processes that hold the lock on ``fd``, without those that this user may not inspect."""
+    """Returns the processes that hold the lock on ``fd``, if this user may inspect them."""
     lock, holders = os.fstat(fd), set[int]()
     for folder in Path("/proc").glob("[0-9]*/fd"):
         with contextlib.suppress(OSError):  # the process has ended, or belongs to another user

@@ -170,7 +170,7 @@ def entries_of(dataset: Any, benchmark: str) -> list[Item]:
             entries.append(entry := _entry(raw, folder, dataset.dataset_task))
             if (same := number_of.setdefault(entry.id, n)) != n:
                 raise ValueError(
-                    f"{_PATH} '{raw['image_save_path']}' is that of entry {same} too (suffixes do not count)"
+                    f"{_PATH} '{raw['image_save_path']}' is also the path of entry {same} (suffixes do not count)"
                 )
         except ValueError as error:
             raise CellFailure(f"benchmark {benchmark}, entry {n} (data[{n}]): {error}") from None

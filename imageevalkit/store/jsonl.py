@@ -106,17 +106,17 @@ class Reader(Generic[T_co]):
         try:
             return msgspec.convert(value, self._kind, dec_hook=self._hook)
         except msgspec.ValidationError as error:
-            raise self._in_words(str(error), deepcopy(value)) from None
+            raise self._in_words(str(error), deepcopy(value), error.__cause__) from None
 
-    def _in_words(self, said: str, value: Any) -> ValueError:
+    def _in_words(self, said: str, value: Any, cause: BaseException | None) -> ValueError:
         """Returns an error for what msgspec ``said`` ("Expected `int`, got `str` - at `$.size`") about ``value``.
 
-        Changes ``value``.
+        ``cause`` is the error that the hook raised, if any. Changes ``value``.
         """
         problem, _, place = said.partition(" - at `$")
         whole, path = value, list[str]()
         for name in re.findall(r"\.\.\.|[^.`\[\]]+", place):
-            if name == "...":  # msgspec does not tell the key of a mapping: leave only the first invalid one
+            if name == "...":  # msgspec does not name the key of a mapping: leave only the first invalid one
                 for name, part in list(value.items()):
                     value.clear()
                     value[name] = part
@@ -128,6 +128,8 @@ class Reader(Generic[T_co]):
             value = value[int(name) if isinstance(value, list | tuple) else name]
         if missing := re.search("missing required field `(.*)`", problem):
             return ValueError(f"'{'.'.join((*path, missing[1]))}' is missing")
+        if cause:
+            return ValueError(f"'{'.'.join(path)}': {cause}")
         if path:
             return invalid(".".join(path), value)
         return ValueError("it is no JSON object" if problem.startswith("Expected `object`") else problem)

@@ -99,7 +99,7 @@ class InputCopies:
 def _kept(path: Path, image: Any) -> bytes | None:
     """Returns the copy of ``image`` at ``path``, made if it is missing.
 
-    Returns None if the image's file is gone or damaged, or if ``path`` is not writable.
+    Returns None if the image's file is missing or damaged, or if ``path`` is not writable.
     """
     # A second attempt: another shard may be making the same copy under the same temporary name
     return _kept_once(path, image) or _kept_once(path, image)

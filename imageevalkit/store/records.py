@@ -301,7 +301,7 @@ class RecordWriter:
                 if isinstance(error, FileNotFoundError):
                     self._failure = CellFailure(
                         f"{self._cell.folder} was removed, or files in it, while this run wrote there; the same "
-                        "command goes on with what is left"
+                        "command continues with the rest"
                     )
                 raise self._failure from None
 

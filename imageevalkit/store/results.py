@@ -1,7 +1,8 @@
 """The result of a cell: scores, coverage and evaluator. If there are several results, which one is shown.
 
 The latest ``result.json`` and its scores lie in the cell's folder. ``evaluators/<evaluator>/`` holds results
-of other evaluators: earlier ones, and ones with less coverage. So a comparison of two judges loses no result.
+of other evaluators: earlier ones, and ones with less coverage. A comparison of two judges therefore has both
+results.
 """
 
 from __future__ import annotations
@@ -172,10 +173,9 @@ class Until:
 class Drift:
     """Whether the judge answers differently than in the run begun at ``since`` (ISO 8601; empty: unknown).
 
-    Of ``asked`` questions, those ``changed`` had one answer in all replies then and another one in all
-    replies now. ``p`` is an upper bound on the probability of that many changes if the judge is unchanged,
-    however random it is; ``found``: ``p`` is small enough. ``host`` is the old endpoint if it differs from
-    the new one.
+    ``changed`` of ``asked`` questions had one answer in all replies then and another one in all replies now.
+    ``p`` is an upper bound on the probability of so many changes by any unchanged judge. ``found``: ``p`` is
+    small enough. ``host`` is the old endpoint if it differs from the new one.
     """
 
     since: str
@@ -190,12 +190,12 @@ class Drift:
 class Noise:
     """The randomness of the judge and its drift, measured with repeated questions.
 
-    Of ``of`` answered questions, ``repeated`` were asked twice in one run, and ``changed`` of them got
-    another answer. ``interval`` is the 95 % interval of that share (None: too few items). ``unparsed``
-    repeats had no value. ``item_errors`` are the standard errors of one item's values, ``standard_errors``
-    those of the metrics, from the judge's randomness alone (:mod:`imageevalkit.extras.noise.repeats`).
-    ``repeats`` and ``probes`` are the drift in the cell's questions and in the judge's probe questions; None:
-    not measured. ``usd`` is the cost of all repeats of the cell; None: unknown.
+    ``repeated`` of ``of`` answered questions were asked twice in one run, and ``changed`` of them got another
+    answer. ``interval`` is the 95 % interval of that share (None: too few items). ``unparsed`` repeats had no
+    value. ``item_errors`` and ``standard_errors`` are the standard errors of one item's values and of the
+    metrics, from the judge's randomness alone (:mod:`imageevalkit.extras.noise.repeats`). ``repeats`` and
+    ``probes`` are the drift in the cell's questions and in the judge's probe questions; None: not measured.
+    ``usd`` is the cost of all repeats of the cell; None: unknown.
     """
 
     of: Int
@@ -226,9 +226,9 @@ class Result:
     as the official evaluator does). ``limit`` is N if only the first N items were run: such a result is never
     compared with full ones. ``provenance["environment"]`` is the evaluator's
     :func:`~imageevalkit.common.hashes.environment_hash`, ``provenance["model_packages"]`` holds the model's.
-    ``provenance["run"]`` is the start of the questions. ``noise`` is set if the judge was asked
-    repeatedly, ``until`` in a run that may stop early: with unasked items it is never compared with a result
-    on other items.
+    ``provenance["run"]`` is the start of the questions. ``noise`` is set if the judge was asked repeatedly,
+    ``until`` in a run that may stop early. A result with unasked items is never compared with a result on
+    other items.
     """
 
     model: str

@@ -153,11 +153,11 @@ def survey(
 
     Args:
         settings: the requested settings; None accepts any.
-        mend: finish interrupted renames and merge the records of shards. Else no file is changed.
-        pixels: also find out what a judge must know of the image; an image without a record is decoded.
+        mend: finish interrupted renames and merge the records of shards; if False, no file is changed.
+        pixels: also compute the properties of the image for a judge; an image without a record is decoded.
         tolerant: an image that cannot be read is corrupt instead of an error.
         quick: do not read an image that is not newer than its record.
-        shard: check only the shard's items; for other items, believe the records.
+        shard: check only the shard's items; the states of other items come from the records.
         tell: receives a line for each invalid record.
 
     Raises:
@@ -176,7 +176,7 @@ def survey(
         if settings is None:
             return ""
         if record is None:
-            return "no record says how the image was made"
+            return "no record describes the generation of the image"
         if record.fingerprint != key:
             old = known.get(record.fingerprint)
             return fp.explain(old, settings) if old else "model settings unknown"
@@ -228,7 +228,7 @@ def _state(item: Item, record: Record | None, mismatch: str, mend: bool, pixels:
         return known(GENERATED)
     data = whole_image(item.path, record, mend) if record else item.path.read_bytes()
     if data is None:
-        lost = "the file was changed or truncated" if item.path.exists() else "the image is gone"
+        lost = "the file was changed or truncated" if item.path.exists() else "the image is missing"
         return known(CORRUPT, reason=f"{lost} since it was generated")
     return _generated(item, record, mismatch, data) if pixels else known(GENERATED)
 
@@ -290,7 +290,7 @@ def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> Surve
         (first, n), (second, m) = prints.most_common(2)
         change = fp.explain(known.get(second, {}), known.get(first, {}))
         raise CellFailure(
-            f"{cell.key}: images were made with {len(prints)} different settings ({change}: {m} and {n} images); "
+            f"{cell.key}: images were generated with {len(prints)} different settings ({change}: {m} and {n} images); "
             "run the generation again with --overwrite"
         )
     return found
@@ -305,16 +305,3 @@ def scorable(states: Mapping[str, ImageState], blank: bool) -> dict[str, ImageSt
 def to_come(item: Item) -> ImageState:
     """Returns the state of an image that does not exist yet, with a hash unlike any other."""
     return ImageState(item, GENERATED, sha256=f"to come: {item.id}")
-
-
-def images_to_come(
-    cell: Cell,
-    items: Sequence[Item],
-    settings: Mapping[str, Any] | None,
-    overwrite: bool = False,
-    retry_refused: bool = False,
-) -> dict[str, ImageState]:
-    """Returns the images by id that will exist after generation. Raises as generation would; only reads."""
-    found = survey(cell, items, settings, pixels=True)
-    anew = {item.id: to_come(item) for item in found.to_make(overwrite, retry_refused)}
-    return scorable({**found.states, **anew}, blank=False)

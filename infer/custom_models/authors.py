@@ -35,7 +35,7 @@ class AuthorsModel(LocalModel):
     code: ClassVar[str]
     """The name of the folder in ``code/`` and of the requirements file in requirements/model/."""
     below: ClassVar[tuple[str, ...]] = ()
-    """Folders of the repository that also go on ``sys.path``."""
+    """Folders of the repository that are also added to ``sys.path``."""
     files: ClassVar[tuple[str, ...]] = ()
     """Patterns of the needed weight files; empty means all files."""
 
@@ -85,7 +85,7 @@ def _how_to_get(name: str) -> str:
     ]
     if not models:
         return "no model of the registry has it among its assets"
-    return f"run bash utils/prefetch.sh --model_names {' or '.join(dict.fromkeys(models))}"
+    return f"run bash eval.sh prefetch --model_names {' or '.join(dict.fromkeys(models))}"
 
 
 def set_in_file(name: str, file: str, variable: str, weights: str = "") -> Any:

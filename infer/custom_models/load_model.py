@@ -45,8 +45,9 @@ def load_model(setting: Mapping[str, Any]) -> Any:
 
 
 def _first_download(cls: type, model_path: str, kwargs: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the cached commit as ``revision`` if ``model_path`` is a hub id without a revision: images of
-    the same result must come from the same commit."""
+    """Returns the cached commit as ``revision`` if ``model_path`` is a hub id without a revision. Images of
+    one result must come from one commit.
+    """
     if "revision" in kwargs or not may_be_hub_id(model_path) or Path(model_path).exists():
         return {}
     constructors = (vars(base)["__init__"] for base in cls.__mro__[:-1] if "__init__" in vars(base))

@@ -22,7 +22,7 @@ from imageevalkit.benchmark.question import Message
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.text import counted
 from imageevalkit.extras.relations import files as relation_files
-from imageevalkit.judges.rewriter import NotRewritten, Rewriter
+from imageevalkit.extras.rewrite.contract import NotRewritten, Rewriter
 from imageevalkit.store.cell import Cell, short_path
 from imageevalkit.store.items import Item
 from imageevalkit.store.jsonl import read_json
@@ -66,7 +66,7 @@ class Dtm(Rewriter):
     def basis(self, raw: Cell) -> str:
         found = relation_files.read(raw.relations)
         if found is None:
-            return f"by relations of an evaluator that {short_path(raw.relations)} does not tell"
+            return f"by relations of an evaluator that {short_path(raw.relations)} does not name"
         trial = f" of a trial (--limit {found.limit})" if found.limit else ""
         return f"by the relations of {counted(found.items, 'item')}{trial} that {found.evaluator} scored"
 
@@ -74,8 +74,8 @@ class Dtm(Rewriter):
         pair = item.data.get("pair")
         if not isinstance(pair, str):
             raise CellFailure(
-                f"--prompt_rewriter dtm takes prompts of a pair of dimensions, as TRIG's, and those of "
-                f"{raw.benchmark} have none"
+                f"--prompt_rewriter dtm takes prompts of a pair of dimensions, as TRIG's, and "
+                f"{raw.benchmark} has none"
             )
         code = self._codes_of(raw).get(pair, _UNDEFINED)
         if code == _UNDEFINED:

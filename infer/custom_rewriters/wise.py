@@ -15,7 +15,7 @@ from pathlib import Path
 
 from imageevalkit.benchmark.question import Message
 from imageevalkit.common.errors import CellFailure, UserError
-from imageevalkit.judges.rewriter import Rewriter, RewriterSettings
+from imageevalkit.extras.rewrite.contract import Rewriter, RewriterSettings
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 
@@ -66,7 +66,7 @@ class Wise(Rewriter):
         explanation = item.data.get("explanation")
         if not isinstance(explanation, str):
             raise CellFailure(
-                f"--prompt_rewriter wise takes prompts with an explanation, and those of {raw.benchmark} have none"
+                f"--prompt_rewriter wise takes prompts with an explanation, and {raw.benchmark} has none"
             )
         asked = f"Prompt: {text}\nExplanation: {explanation}\nOutput:"
         return [Message("system", (self.words["instruction"],)), Message("user", (asked,))]

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.api.feed import Feed
 from imageevalkit.benchmark.question import JudgeOnHold, JudgeUnusable, Message, Question, Sampling
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.extras.batch.batches import Batches
@@ -23,6 +22,7 @@ from imageevalkit.judges.client import ApiJudge
 from tests.support.api_runs import REPEATS, ApiRuns, message, prompts, text_of
 from tests.support.batch_server import ImageBatches, JudgeBatches
 from tests.support.checkout import EDITS, add_benchmark, environ, make_checkout, needs_driver_env, run_eval
+from tests.support.image_server import FAULTS
 from tests.support.judge_server import JUDGE_FAULTS
 from tests.support.schemas import check_files
 from tests.support.waiting import LONGEST_WAIT, wait_for
@@ -95,40 +95,35 @@ def shown(file: Path) -> str:
     return f"output/{str(file).partition('/output/')[2]}"
 
 
-def test_images_come_as_one_batch_at_half_the_price(runs: ApiRuns, server: ImageBatches) -> None:
-    run = runs.run("--batch", kwargs="price=0.04", limit=6)
+def test_images_come_as_one_batch_of_a_benchmark_at_half_the_price(
+    runs: ApiRuns, server: ImageBatches
+) -> None:
+    """Each repetition of a prompt has an image of its own, and pictures to edit go in the line."""
+    benchmarks = ["quicktext", "repeats", "edits"]
+    run = runs.run("--batch", benchmarks=benchmarks, kwargs="price=0.04", limit=6)
     assert run.returncode == 0, text_of(run)
-    assert runs.statuses() == {"ok": 6}
+    assert runs.statuses() == runs.statuses(benchmark="repeats") == {"ok": 6}
     assert runs.images_agree()
-    (batch,) = server.batches.values()
+    of = {batch["metadata"]["cell"].removeprefix("model-a/"): batch for batch in server.batches.values()}
+    assert [*sorted(of)] == sorted(benchmarks) and len(server.batches) == 3
+    batch = of["quicktext"]
     assert batch["endpoint"] == "/v1/images/generations"
     assert batch["completion_window"] == "24h"
     assert batch["metadata"]["by"] == "ImageEvalKit"
-    assert batch["metadata"]["cell"] == "model-a/quicktext"
     assert {record["price"] for record in runs.records().values()} == {0.02}
-    assert {record["extra"]["batch"] for record in runs.records().values()} == {"batch_1"}
-    asked = {line["body"]["prompt"] for line in server.lines_of(batch)}
-    assert asked == set(prompts()[:6])
+    assert len({record["extra"]["batch"] for record in runs.records().values()}) == 1
+    assert {line["body"]["prompt"] for line in server.lines_of(batch)} == set(prompts()[:6])
+    assert len({line["custom_id"] for line in server.lines_of(of["repeats"])}) == 6
+    assert of["edits"]["endpoint"] == "/v1/images/edits"
+    pictures = {line["body"]["images"][0]["image_url"] for line in server.lines_of(of["edits"])}
+    assert len(pictures) == 3
+    assert all(picture.startswith("data:image/png;base64,") for picture in pictures)
     again = runs.run("--batch", kwargs="price=0.04", limit=6)
     assert again.returncode == 0
-    assert len(server.batches) == 1
+    assert len(server.batches) == 3
     found = check_files(runs.checkout / "output/model-a/quicktext")
     assert found == {"generation.jsonl", "fingerprints.jsonl"}, "nothing is left to look for"
     assert not (runs.checkout / "output/model-a/quicktext/batches").exists()
-
-
-def test_each_repetition_of_a_prompt_has_an_image_of_its_own_and_pictures_to_edit_go_in_the_line(
-    runs: ApiRuns, server: ImageBatches
-) -> None:
-    run = runs.run("--batch", benchmarks=["repeats", "edits"], limit=12)
-    assert run.returncode == 0, text_of(run)
-    assert runs.statuses(benchmark="repeats") == {"ok": 12}
-    lines = {batch["endpoint"]: server.lines_of(batch) for batch in server.batches.values()}
-    assert len(server.batches) == 2
-    assert len({line["custom_id"] for line in lines["/v1/images/generations"]}) == 12
-    pictures = {line["body"]["images"][0]["image_url"] for line in lines["/v1/images/edits"]}
-    assert len(pictures) == 3
-    assert all(picture.startswith("data:image/png;base64,") for picture in pictures)
 
 
 @pytest.mark.parametrize("moment", ["create", "collecting"])
@@ -159,25 +154,23 @@ def test_who_is_killed_finds_the_batch_again(runs: ApiRuns, server: ImageBatches
     assert prices == [0.02] * 6 + [0.04] * more
 
 
-def test_a_batch_is_found_with_its_key_in_another_variable_only(runs: ApiRuns, server: ImageBatches) -> None:
+def test_ctrl_c_says_what_goes_on_and_the_batch_is_found_with_its_key_in_another_variable(
+    runs: ApiRuns, server: ImageBatches
+) -> None:
     server.open.clear()
     started = start(runs, limit=3)
-    wait_for(lambda: server.polled)
-    kill(runs, started)
+    wait_for(lambda: server.polled > 1)
+    os.killpg(started.pid, signal.SIGINT)
+    told, _ = started.communicate(timeout=LONGEST_WAIT)
+    assert started.returncode == 130, told
+    assert "batch_1 continues at the provider, and the same command collects it" in told
+    assert not runs.all_records(), "nothing failed, and nothing is paid by guess"
     server.open.set()
     [state] = states_of(runs)
     assert check_files(state.parent) == {state.name}
     assert runs.key not in state.read_text()
-    kwargs = "price=0.04,api_key_env=OTHER_API_KEY"
-    server.gone = 1  # another key does not see the batch
-    run = runs.run("--batch", kwargs=kwargs, limit=3, env={"OTHER_API_KEY": "sk-second-4711-key"})
-    assert run.returncode == 3, text_of(run)
-    assert f"another key or to another endpoint: use that, or delete {shown(state)}" in message(
-        run, "use that"
-    )
-    run = runs.run(
-        "--batch", kwargs=kwargs, limit=3, env={"OTHER_API_KEY": runs.key, "API_KEY": "sk-wrong-4711"}
-    )
+    env = {"OTHER_API_KEY": runs.key, "API_KEY": "sk-wrong-4711"}
+    run = runs.run("--batch", kwargs="price=0.04,api_key_env=OTHER_API_KEY", limit=3, env=env)
     assert run.returncode == 0, text_of(run)
     assert len(server.batches) == 1
 
@@ -197,41 +190,12 @@ def test_an_image_without_a_result_line_is_counted_and_bought_again_only_by_hand
     assert runs.run(kwargs="price=0.04", limit=4).returncode == 3
     assert paid(server) == 4
     assert [record["price"] for record in runs.all_records() if record["status"] == "failed"] == [0.02, None]
-    state.unlink()
-    assert runs.run("--batch", kwargs="price=0.04", limit=4).returncode == 0
-    assert [len(server.lines_of(batch)) for batch in server.batches.values()] == [4, 1]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "says"),
-    [
-        ("b/1f.json", '{"id": "1f", "state": "crea', "restore it, or delete it to buy them again"),
-        # of an older version
-        (
-            "b.jsonl",
-            '\n{"set": "1f", "state": "prepared", "time": 1.5, "lines": ["a"]}\n',
-            "collect them with it, or delete this file to buy the rest again",
-        ),
-    ],
-)
-def test_what_cannot_be_read_is_not_bought_again(tmp_path: Path, name: str, text: str, says: str) -> None:
-    (tmp_path / "b").mkdir()
-    (tmp_path / name).write_text(text)
-    with pytest.raises(CellFailure, match=rf"{name}.*{says}"):
-        Batches(tmp_path / "b", "m/x", submits=True)
-    (tmp_path / name).unlink()
-    assert Batches.opened(tmp_path / "b", "m/x", sends=True)
-
-
-def test_a_line_that_failed_goes_again_and_a_refusal_does_not(runs: ApiRuns, server: ImageBatches) -> None:
-    server.script(prompts()[0], "500", "ok")
-    server.script(prompts()[1], "refuse")
-    run = runs.run("--batch", limit=4)
-    assert run.returncode == 3, text_of(run)
-    assert runs.statuses() == {"ok": 3, "refused": 1}
-    assert [len(server.lines_of(batch)) for batch in server.batches.values()] == [4, 1]
-    assert runs.of_prompt(0)["attempts"] == 2
-    assert not (runs.checkout / "output/model-a/quicktext/batches").exists(), "nothing is left to look for"
+def test_a_state_file_that_cannot_be_read_is_not_bought_again(tmp_path: Path) -> None:
+    (tmp_path / "1f.json").write_text('{"id": "1f", "state": "crea')
+    with pytest.raises(CellFailure, match=r"1f\.json.*restore it, or delete it to buy them again"):
+        Batches(tmp_path, "m/x", submits=True)
 
 
 def test_max_cost_holds_the_price_of_a_whole_batch(runs: ApiRuns, server: ImageBatches) -> None:
@@ -287,12 +251,12 @@ def judge(tree: Path) -> Iterator[JudgeBatches]:
     subprocess.run(["rm", "-rf", str(tree / "output"), str(tree / "log")], check=True)
 
 
-def asking(judge: JudgeBatches, *more: str) -> list[str]:
+def asking(judge: JudgeBatches) -> list[str]:
     price = 'price={"text_input":1000,"text_output":1000}'
     return [
-        *["--model_names", "reference-typeset", "--ds_names", "rounds"],
+        *["--model_names", "reference-typeset", "--ds_names", "rounds", "--batch", "--judge_repeats", "2"],
         *["--custom_model_kwargses", "width=64,height=64"],
-        *["--judge_kwargs", f"base_url={judge.base_url},{price}", *more],
+        *["--judge_kwargs", f"base_url={judge.base_url},{price}"],
     ]
 
 
@@ -306,21 +270,16 @@ def judged_for_half(tree: Path) -> int:
     return len(records)
 
 
-def test_a_judge_is_asked_in_a_batch_for_each_round_a_sample_again_in_one_of_its_own_and_probes_at_once(
+def test_a_judge_is_asked_in_a_batch_for_each_round_and_a_sample_again_in_one_of_its_own(
     tree: Path, judge: JudgeBatches
 ) -> None:
-    words = asking(judge, "--batch", "--judge_repeats", "2")
-    run = run_eval(tree, *words, API_KEY="sk-judge-4711-key")
+    run = run_eval(tree, *asking(judge), API_KEY="sk-judge-4711-key")
     assert run.returncode == 0, text_of(run)
     assert judged_for_half(tree) == 6
     assert [len(judge.lines_of(batch)) for batch in judge.batches.values()] == [3, 3, 2]
     assert {batch["metadata"]["cell"] for batch in judge.batches.values()} == {"reference-typeset/rounds"}
     result = json.loads((tree / "output/reference-typeset/rounds/result.json").read_text())
     assert result["noise"]["repeated"] == 2
-    assert run_eval(tree, *words, API_KEY="sk-judge-4711-key").returncode == 0
-    assert [len(judge.lines_of(batch)) for batch in judge.batches.values()] == [3, 3, 2, 2]
-    [probes] = (tree / "output/judges").glob("*/*/probes.jsonl")
-    assert len(probes.read_text().splitlines()) == 3 * 18
 
 
 def question(words: str) -> Question:
@@ -390,27 +349,21 @@ def test_a_question_without_a_result_line_is_paid_for_once(
     assert (answer.text, answer.batch) == ("1", "batch_2")
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [{"broken": True, "hidden": 99}, {"gone": 99}, {"counts": False, "late": 99}],
-    ids=str,
-)
 def test_what_a_provider_never_shows_is_looked_for_by_the_next_run(
-    judge: JudgeBatches, batched: Batched, folder: Path, fault: dict[str, Any]
+    judge: JudgeBatches, batched: Batched, folder: Path
 ) -> None:
-    for name, value in fault.items():
-        setattr(judge, name, value)
+    judge.broken, judge.hidden = True, 99
     left = list(QUESTIONS)
     with pytest.raises(JudgeOnHold) as told:
         for answer in batched(max_outage=2).ask(QUESTIONS):
             left.remove(answer.question)
     [state] = folder.glob("*.json")
     assert (
-        f"the same command looks again, or delete {os.path.relpath(state)} to buy its requests again"
+        f"the same command checks again, or delete {os.path.relpath(state)} to buy its requests again"
         in str(told.value)
     )
     assert len(judge.batches) == 1
-    judge.hidden = judge.gone = judge.cut = judge.late = 0
+    judge.hidden = 0
     assert [answer.text for answer in batched().ask(left)] == ["1"] * len(left)
     assert len(judge.batches) == 1
     assert paid(judge) == 4
@@ -452,27 +405,6 @@ def test_the_state_file_is_written_before_and_after_each_step(
     )
 
 
-def test_an_answer_on_record_is_not_given_for_the_next_try(judge: JudgeBatches, batched: Batched) -> None:
-    assert [answer.batch for answer in batched().ask([question("first")])] == ["batch_1"]
-    assert [answer.batch for answer in batched().ask([question("first")])] == ["batch_2"]
-
-
-def test_who_asks_when_the_batch_has_been_collected_is_told_too(
-    judge: JudgeBatches, batched: Batched
-) -> None:
-    first, second = question("first"), question("second")
-    answers = batched().ask([first, second])
-    next(answers)
-    answers.close()
-    feed = Feed([first])
-    following = batched().follow(feed)
-    assert next(following).batch == "batch_1"
-    feed.put(second)
-    feed.close()
-    assert [answer.batch for answer in following] == ["batch_1"]
-    assert len(judge.batches) == 1
-
-
 @pytest.mark.parametrize(
     ("end", "says"),
     [
@@ -496,7 +428,19 @@ def test_the_rest_of_an_expired_batch_goes_again(judge: JudgeBatches, batched: B
     assert paid(judge) == 4
 
 
-@pytest.mark.parametrize("how", ["missing", "page", "nameless", "not accepted"])
+def test_a_failed_line_goes_again_and_a_refusal_is_final(
+    judge: JudgeBatches, batched: Batched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JudgeBatches, "faults", {**JUDGE_FAULTS, "refuse": FAULTS["refuse"]})
+    judge.script("first", "500", "ok")
+    judge.script("second", "refuse")
+    found = {answer.question.name: answer for answer in batched().ask(QUESTIONS)}
+    assert [name for name, answer in found.items() if answer.refused] == ["second"]
+    assert {name: answer.attempts for name, answer in found.items() if answer.attempts > 1} == {"first": 2}
+    assert [len(judge.lines_of(batch)) for batch in judge.batches.values()] == [4, 1]
+
+
+@pytest.mark.parametrize("how", ["missing", "not accepted"])
 def test_who_takes_no_batch_is_told_so(judge: JudgeBatches, batched: Batched, how: str) -> None:
     if how == "not accepted":
         judge.ends, says = ["failed"], "batch_1 was not accepted: model_not_supported"
@@ -516,17 +460,3 @@ def test_an_empty_reply_is_paid_for_once(
     (answer,) = batched().ask([question("first")])
     assert "the reply is empty" in answer.error
     assert len(judge.batches) == 1
-
-
-def test_ctrl_c_says_what_goes_on(runs: ApiRuns, server: ImageBatches) -> None:
-    server.open.clear()
-    started = start(runs, limit=3)
-    wait_for(lambda: server.polled > 1)
-    os.killpg(started.pid, signal.SIGINT)
-    told, _ = started.communicate(timeout=LONGEST_WAIT)
-    assert started.returncode == 130, told
-    assert "batch_1 goes on at the provider, and the same command collects it" in told
-    assert not runs.all_records(), "nothing failed, and nothing is paid by guess"
-    server.open.set()
-    assert runs.run(limit=3).returncode == 0
-    assert len(server.batches) == 1

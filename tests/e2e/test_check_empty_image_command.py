@@ -33,15 +33,3 @@ def test_command_names_what_it_found_from_any_folder(tmp_path: Path) -> None:
     assert result.stdout.splitlines()[-1] == "3 images: 1 blank, 1 corrupt, 0 unreadable"
     as_json = json.loads(command(tmp_path, "--json").stdout)
     assert as_json["blank"] == ["sub/navy.jpg"] and [*as_json["corrupt"]] == ["torn.png"]
-
-
-def test_wrong_usage_is_one_line_and_status_2(tmp_path: Path) -> None:
-    assert "no folder" in one_error(command(tmp_path / "nowhere"), 2)
-    assert "DIR" in one_error(command(), 2)
-    assert "--threshold" in one_error(command(tmp_path, "--threshold", "98"), 2)
-
-
-def test_python_without_pillow_says_which_one_to_use(tmp_path: Path) -> None:
-    result = run(sys.executable, "-S", "-I", SCRIPT, tmp_path)
-    assert result.returncode != 0 and "PIL" in result.stderr and ".venv/bin/python" in result.stderr
-    assert "Traceback" not in result.stderr

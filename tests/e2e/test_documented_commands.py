@@ -7,6 +7,7 @@ guides run some of them in earnest.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -81,3 +82,11 @@ def test_the_commands_of_a_block_are_well_formed(place: str, tmp_path: Path) -> 
                     assert make_plan(options, Config()).blocked == {}
             else:
                 options_over(given, Config())
+
+
+@pytest.mark.parametrize("script", ["perf.sh", "test.sh"])
+def test_help_prints_the_usage_and_starts_nothing(script: str, tmp_path: Path) -> None:
+    shutil.copy(REPO / script, tmp_path)  # without the tree beside it, it can start nothing
+    shown = subprocess.run(["bash", tmp_path / script, "--help"], capture_output=True, text=True, check=False)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert f"bash {script} " in shown.stdout

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,29 +18,6 @@ from imageevalkit.store.results import Metric
 from imageevalkit.store.states import survey
 from tests.support.cells import Made, write_cell
 from tests.support.site import reported
-
-
-def site(folder: Path, packages: Sequence[str]) -> Path:
-    """A folder for sys.path with the distributions ``packages`` (``name==version``)."""
-    for package in packages:
-        name, _, version = package.partition("==")
-        info = folder / f"{re.sub('[-.]', '_', name)}-{version}.dist-info"
-        info.mkdir(parents=True)
-        described = "Version: 9 is not its version\n" * 400
-        (info / "METADATA").write_text(
-            f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n\n{described}"
-        )
-    return folder
-
-
-def hash_with(*folders: Path) -> str:
-    """The hash of a new process of this Python that has nothing but ``folders`` installed."""
-    paths = [str(folder) for folder in (*folders, REPO)]
-    program = "from imageevalkit.common.hashes import environment_hash; print(environment_hash())"
-    script = f"import sys; sys.path[:0] = {paths}; {program}"
-    return subprocess.run(
-        [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True
-    ).stdout.strip()
 
 
 def test_the_hash_covers_every_distribution_that_the_library_lists() -> None:
@@ -68,17 +43,6 @@ def test_order_and_repetition_do_not_count_but_every_version_and_the_python_do()
     assert hash_of(["pillow==13.0.0", "torch==2.13.0", "torch==2.13.0"], "3.12.1") == same
     assert hash_of(["torch==2.13.0+cpu", "pillow==13.0.0"], "3.12.1") != same
     assert hash_of(["torch==2.13.0", "pillow==13.0.0"], "3.12.2") != same
-
-
-def test_an_environment_is_the_same_wherever_it_lies(tmp_path: Path) -> None:
-    one = hash_with(site(tmp_path / "venv", ["Flash_Attn==2.8.3", "torch==2.13.0"]))
-    # names as another installer writes them; an egg's file; what an interrupted installation left
-    other = site(tmp_path / "conda", ["torch==2.13.0"])
-    (other / "flash_attn-2.8.3.egg-info").write_text("Name: flash-attn\nVersion: 2.8.3\n")
-    (other / "torchvision-0.28.0.dist-info").mkdir()
-    assert hash_with(other) == one
-    more = site(tmp_path / "more", ["einops==0.8.2"])
-    assert hash_with(other, more) != one
 
 
 def test_the_hash_is_in_the_provenance_of_image_and_score_and_in_the_report(

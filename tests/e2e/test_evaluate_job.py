@@ -171,20 +171,19 @@ def test_a_failure_is_of_its_result_alone(job: tuple[Plan, Job]) -> None:
     assert started(job) is ExitStatus.FAILED
     assert states(job[0]) == [COMPLETE, FAILED, COMPLETE]
     lost = read_outcome(Path(job[0].run_folder), CELLS[1], "evaluate")
-    assert lost and lost.message == "not started: generate of m1/fake is failed"
+    assert lost and lost.message == "not started: its generate stage failed"
 
 
-@pytest.mark.parametrize("error", [JudgeUnusable("no licence"), CellFailure("no weights")])
-def test_a_metric_model_that_fails_is_told_of_each_result(job: tuple[Plan, Job], error: Exception) -> None:
+def test_a_metric_model_that_fails_is_told_of_each_result(job: tuple[Plan, Job]) -> None:
     def fail() -> None:
-        raise error
+        raise CellFailure("no weights")
 
     made(job[0], *CELLS)
     Lengths.faults["m0"] = fail
     assert started(job) is ExitStatus.FAILED
     for cell in CELLS:
         outcome = read_outcome(Path(job[0].run_folder), cell, "evaluate")
-        assert outcome and outcome.state == FAILED and str(error) in outcome.message
+        assert outcome and outcome.state == FAILED and "no weights" in outcome.message
     assert len(Lengths.asked) == 1
 
 
@@ -263,7 +262,7 @@ class Plain:
 
 
 @needs_driver_env
-def test_three_models_on_two_benchmarks_load_the_local_judge_once(tmp_path: Path) -> None:
+def test_two_models_on_two_benchmarks_load_the_local_judge_once(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "checkout")
     save_qwen3_vl(tmp_path / "judge")
     for name in ("alpha", "beta"):
@@ -271,7 +270,7 @@ def test_three_models_on_two_benchmarks_load_the_local_judge_once(tmp_path: Path
         rules = checkout / f"benchmarks/{name}/benchmark.py"
         text = rules.read_text().replace("int(answer.text[-1])", "len(answer.text) % 2")
         rules.write_text(text.replace("vllm:org/judge", f"transformers:{tmp_path / 'judge'}"))
-    models = [f"plain-{n}" for n in range(3)]
+    models = [f"plain-{n}" for n in range(2)]
     for model in models:
         add_model(checkout, model, "Plain", MODEL)
     run = run_eval(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import subprocess
@@ -28,7 +27,7 @@ from imageevalkit.report.comparison import Measured
 from imageevalkit.report.reading import read_all
 from imageevalkit.store.cell import Cell, log_root, output_root
 from imageevalkit.store.results import ItemPart, Metric
-from tests.support.cells import PPOCR, QWEN, write_scored
+from tests.support.cells import HUNDRED, QWEN, write_scored
 from tests.support.checkout import (
     FAILING,
     REPO,
@@ -39,8 +38,6 @@ from tests.support.checkout import (
     needs_driver_env,
     run_eval,
 )
-
-HUNDRED = {f"p/{n:04}": float(n % 2) for n in range(100)}
 
 
 def measured(values: np.ndarray) -> Measured:
@@ -73,14 +70,13 @@ def test_of_200_reruns_without_change_at_most_5_percent_raise_an_alarm_anywhere(
     assert 0 < alarms <= 10, f"{alarms} of 200"
 
 
-@pytest.mark.parametrize("chance", [0.5, 0.7, 0.9])
-def test_a_drop_of_2_percent_on_1000_items_is_caught_in_80_percent(chance: float) -> None:
+def test_a_drop_of_2_percent_on_1000_items_is_caught_in_80_percent() -> None:
     """20 of 1,000 items turn from right to wrong. Beside that a rerun with the same seeds draws 3 % of the items anew,
     which turns 0.5 % to 1.5 % of all, up or down; and the gate looks at two more models, which stay as they are."""
     rng, caught = np.random.default_rng(8), 0
 
     def again() -> tuple[np.ndarray, np.ndarray]:
-        first = (rng.random(1000) < chance).astype(float)
+        first = (rng.random(1000) < 0.7).astype(float)
         return first, rerun(rng, first, 0.03)
 
     others = [Asked(*map(measured, again())) for _ in range(2)]
@@ -91,20 +87,11 @@ def test_a_drop_of_2_percent_on_1000_items_is_caught_in_80_percent(chance: float
     assert caught >= 24, f"{caught} of 30"
 
 
-def test_a_drop_of_a_mean_of_grades_is_caught_too() -> None:
-    rng, caught = np.random.default_rng(9), 0
-    for _ in range(30):
-        first = rng.beta(4, 2, 1000)
-        second = np.clip(first + rng.normal(-0.02, 0.15, 1000), 0, 1)
-        caught += fell(falls([Asked(measured(first), measured(second))])[0])
-    assert caught >= 24, f"{caught} of 30"
-
-
 # ---- what it says of result files
 
 
 def baseline_of(tmp_path: Path) -> Path:
-    """What is in output/ so far, moved away."""
+    """Moves the present output/ away as a baseline and returns its path."""
     return output_root().rename(tmp_path / "baseline")
 
 
@@ -113,7 +100,7 @@ def verdicts(baseline: Path, run: dict[str, str] | None = None) -> dict[str, str
     return {one.name: one.verdict for one in found}
 
 
-def test_each_metric_of_either_has_a_verdict_and_only_what_fell_or_lacks_fails(
+def test_each_metric_of_either_has_a_verdict_and_only_what_fell_or_is_missing_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("holds", "fell", "rose", "gone", "judged"):
@@ -131,21 +118,21 @@ def test_each_metric_of_either_has_a_verdict_and_only_what_fell_or_lacks_fails(
     write_scored(Cell("m", "judged"), HUNDRED, evaluator=QWEN)
     assert verdicts(baseline) == {
         "m/fell/accuracy": "fell",
-        "m/gone": "lacking",
+        "m/gone": "missing",
         "m/holds/accuracy": "holds",
-        "m/judged": "lacking",
+        "m/judged": "missing",
         "m/new": "new",
         "m/renamed/now": "new",
-        "m/renamed/old": "lacking",
+        "m/renamed/old": "missing",
         "m/rose/accuracy": "holds",
-        "m/version": "lacking",
+        "m/version": "missing",
     }
     assert verdicts(baseline, {"m/holds": "", "m/rose": ""}) == {
         "m/holds/accuracy": "holds",
         "m/rose/accuracy": "holds",
     }
     # an older result stands, which is none of this run
-    assert verdicts(baseline, {"m/holds": "model does not load"}) == {"m/holds": "lacking"}
+    assert verdicts(baseline, {"m/holds": "model does not load"}) == {"m/holds": "missing"}
     assert Gate.of(baseline, None).close() == ExitStatus.FELL
     lines = capsys.readouterr().out.splitlines()
     [line] = [one for one in lines if one.startswith("fell")]
@@ -161,32 +148,12 @@ def test_each_metric_of_either_has_a_verdict_and_only_what_fell_or_lacks_fails(
     assert "fell: 0.5000 → 0.3800, p <0.001" in str(case[0].get("message"))
 
 
-def test_the_other_judges_result_of_a_cell_is_found(tmp_path: Path) -> None:
-    write_scored(Cell("m", "text"), HUNDRED)
-    baseline = baseline_of(tmp_path)
-    cell = Cell("m", "text")
-    write_scored(cell, HUNDRED, evaluator=QWEN)
-    write_scored(cell, HUNDRED, evaluator=PPOCR, folder=cell.folder / "evaluators/ppocr")
-    assert verdicts(baseline) == {"m/text/accuracy": "holds"}
-
-
-def test_a_score_that_is_withheld_now_is_lacking(tmp_path: Path) -> None:
+def test_a_score_that_is_withheld_now_is_missing(tmp_path: Path) -> None:
     write_scored(Cell("m", "text"), HUNDRED)
     baseline = baseline_of(tmp_path)
     write_scored(Cell("m", "text"), HUNDRED, more={"headline": [], "withheld": "incomplete: 3 refused"})
     [found] = check(read_all(baseline, print)[1], read_all(output_root(), print)[1])
-    assert (found.verdict, found.remark) == ("lacking", "the score is withheld: incomplete: 3 refused")
-    # where both lack it, what the benchmark calls its headline is compared, and no score is said to hold
-    metrics = {name: {"value": 0.5, "n": 100, "scale": 1} for name in ("en", "en/edit_distance")}
-    withheld = {"headline": [], "withheld": "incomplete: 3 refused", "metrics": metrics}
-    write_scored(Cell("m", "longtext"), HUNDRED, more=withheld)
-    assert verdicts(output_root(), {"m/longtext": ""}) == {"m/longtext/en": "cannot be judged"}
-    # a baseline without one asks for none: what both have is compared
-    write_scored(Cell("m", "text"), HUNDRED, more={"headline": [], "withheld": "incomplete: 3 refused"})
-    (folder := tmp_path / "withheld").mkdir()
-    baseline = baseline_of(folder)
-    write_scored(Cell("m", "text"), HUNDRED)
-    assert verdicts(baseline, {"m/text": ""}) == {"m/text/accuracy": "holds"}
+    assert (found.verdict, found.remark) == ("missing", "the score is withheld: incomplete: 3 refused")
 
 
 def noisy(error: float | None) -> dict[str, Any]:
@@ -199,12 +166,9 @@ def noisy(error: float | None) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("before", "now", "verdict"),
     [
-        (None, None, "fell"),
         (0.001, 0.001, "fell"),
-        (0.05, 0.05, "holds"),
         # what is known of one side holds for the other: 1.64 · √2 · 0.035 are 8 %, 1.64 · 0.035 are 6 %
         (0.035, None, "holds"),
-        (None, 0.035, "holds"),
         (0.035, 0.0, "fell"),
     ],
 )
@@ -220,43 +184,6 @@ def test_a_fall_within_the_judges_noise_is_none(
     assert "the judge's noise alone" in found.remark or verdict == "fell"
 
 
-def test_what_has_the_same_image_and_score_brings_no_noise(tmp_path: Path) -> None:
-    """Its reply is the one on record: of 100 items 12 were made again, and only those are judged again."""
-    ones = [item for item, value in HUNDRED.items() if value]
-    less = {**HUNDRED, **dict.fromkeys(ones[:12], 0.0)}
-
-    def write(values: dict[str, float], anew: list[str]) -> None:
-        cell = write_scored(Cell("m", "text"), values, more=noisy(0.06))
-        lines = [json.loads(line) for line in cell.generation.read_text().splitlines()]
-        for one in lines:
-            one["image_sha256"] = ("a" if one["item"] in anew else "b") * 64
-        cell.generation.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
-
-    write(HUNDRED, [])
-    Gate.of(None, saved := tmp_path / "saved.zip").close()
-    baseline = baseline_of(tmp_path)
-    for anew, verdict in (([*HUNDRED], "holds"), (ones[:12], "fell")):
-        write(less, anew)
-        assert verdicts(baseline) == verdicts(saved) == {"m/text/accuracy": verdict}
-
-
-def test_noise_costs_no_power_that_the_items_have_paid_for() -> None:
-    """The items vary by their judge's noise, too. With a judge that draws a tenth of its replies anew, a drop of 5 % on
-    1,000 items is found as often with its noise stated as without; and no false alarms come of either."""
-    rng, found = np.random.default_rng(10), []
-    for drop in (0.05, 0.0):
-        for noise in (None, math.sqrt(0.1 * 0.25 / 1000)):
-            fallen = 0
-            for _ in range(30):
-                first = (rng.random(1000) < 0.5).astype(float)
-                second = rerun(rng, first, 0.2)
-                second[rng.choice(np.flatnonzero(second == 1), round(1000 * drop), replace=False)] = 0.0
-                one, other = (measured(each)._replace(noise=noise) for each in (first, second))
-                fallen += fell(falls([Asked(one, other)])[0])
-            found.append(fallen / 30)
-    assert min(found[:2]) >= 0.8 and max(found[2:]) <= 0.15, found
-
-
 def test_a_score_that_both_lack_does_not_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     withheld = {"headline": [], "withheld": "incomplete: 3 refused"}
     write_scored(Cell("m", "text"), HUNDRED, more=withheld)
@@ -270,27 +197,6 @@ def test_a_score_that_both_lack_does_not_pass(tmp_path: Path, capsys: pytest.Cap
         r"^cannot be judged +m/text/accuracy .*withheld, then and now: incomplete: 3 refused", said, re.M
     )
     assert "gate: 1 of 2 lines cannot be judged" in said and "exit status 3" in said
-    suite = ElementTree.parse(log_root() / "gate.xml").getroot()
-    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
-    # what both have of it may fall all the same
-    write_scored(Cell("m", "text"), dict.fromkeys(HUNDRED, 0.0), more=withheld)
-    assert Gate.of(baseline, None).close() == ExitStatus.FELL
-
-
-def test_a_drift_of_the_judge_stands_in_each_line_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("text", "signs"):
-        write_scored(Cell("m", name), HUNDRED)
-    baseline = baseline_of(tmp_path)
-    write_scored(Cell("m", "text"), HUNDRED, more={"notes": ["the judge has drifted: 9 of 18 probes"]})
-    write_scored(Cell("m", "signs"), HUNDRED)
-    assert Gate.of(baseline, None).close() == ExitStatus.COMPLETE
-    said = capsys.readouterr()
-    lines = {line.split()[1]: line for line in said.out.splitlines() if line.startswith("holds")}
-    assert lines["m/text/accuracy"].endswith("; the judge has drifted")
-    assert "drifted" not in lines["m/signs/accuracy"]
-    assert "the judge has drifted: 9 of 18 probes" in said.out + said.err
 
 
 # ---- saved files
@@ -320,15 +226,12 @@ def test_a_saved_file_is_as_good_as_its_folder_and_the_same_each_time(tmp_path: 
 
 def test_a_file_that_is_damaged_or_somebody_elses_is_one_line(tmp_path: Path) -> None:
     write_scored(Cell("m", "text"), HUNDRED)
-    text, empty, evil = tmp_path / "text.zip", tmp_path / "empty.zip", tmp_path / "evil.zip"
+    text, evil = tmp_path / "text.zip", tmp_path / "evil.zip"
     text.write_text("no zip")
-    zipfile.ZipFile(empty, "w").close()
     with zipfile.ZipFile(evil, "w") as file:
         file.writestr("../../../escaped/result.json", "{}")
     for path, says in (
-        (tmp_path / "none.zip", "none.zip is not there: bash eval.sh --save_baseline FILE makes one"),
         (text, "text.zip is no folder of results, and no file of --save_baseline"),
-        (empty, "empty.zip holds no results"),
         (evil, "holds no results|evil.zip"),
     ):
         with pytest.raises(UserError, match=says) as caught:
@@ -336,10 +239,8 @@ def test_a_file_that_is_damaged_or_somebody_elses_is_one_line(tmp_path: Path) ->
         assert "\n" not in str(caught.value)
         assert "/tmp/tmp" not in str(caught.value)
     assert not (tmp_path.parents[1] / "escaped").exists()
-    with pytest.raises(UserError, match="the baseline is what is in output/ now"):
+    with pytest.raises(UserError, match="the baseline is the present output/"):
         Gate.of(output_root(), None).close()
-    with pytest.raises(UserError, match="is a folder: name a file in it"):
-        Gate.of(None, tmp_path)
 
 
 def test_a_failed_gate_saves_no_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -353,7 +254,7 @@ def test_a_failed_gate_saves_no_baseline(tmp_path: Path, capsys: pytest.CaptureF
     assert "not saved: the gate failed" in capsys.readouterr().out
     Gate.of(None, file).close({"m/text": "", "m/other": "model does not load"})
     assert file.read_bytes() == before
-    assert "not saved: 1 cell failed" in capsys.readouterr().out
+    assert "not saved: 1 result failed" in capsys.readouterr().out
 
 
 # ---- JUnit XML, and statuses
@@ -408,9 +309,6 @@ def test_the_example_of_the_guide_works_and_a_planted_drop_stops_it(tmp_path: Pa
     run = shell(make)
     assert run.returncode == 0, run.stdout + run.stderr
     assert (checkout / "ci/baseline.zip").is_file()
-    run = shell(commands[0])
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "no score fell" in run.stdout
     # as if the model had been better: each item right
     with zipfile.ZipFile(checkout / "ci/baseline.zip") as file:
         entries = {name: file.read(name) for name in file.namelist()}
@@ -444,7 +342,7 @@ def test_eval_sh_gates_what_is_there_and_a_run_that_failed_stays_failed(tmp_path
         patch.setenv("IMAGEEVALKIT_OUTPUT", str(checkout / "output"))
         for cell in (Cell("m", "text"), Cell("failing", "quicktext")):
             write_scored(cell, HUNDRED)
-        assert run_eval(checkout, "--save_baseline", str(here / "b.zip")).returncode == 0
+        Gate.of(None, here / "b.zip").close()
         write_scored(Cell("m", "text"), dict.fromkeys(HUNDRED, 0.0))
     run = subprocess.run(
         ["bash", os.path.relpath(checkout / "eval.sh", here), "--gate", "b.zip"],
@@ -461,12 +359,9 @@ def test_eval_sh_gates_what_is_there_and_a_run_that_failed_stays_failed(tmp_path
     # what stands of before is not the score of a run that failed
     add_model(checkout, "failing", "Failing", FAILING, model_kwargs={"at": "load"})
     words = ("--model_names", "failing", "--ds_names", "quicktext", "--gate", str(here / "b.zip"))
-    refused = run_eval(checkout, *words, "--launcher", "export")
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
-    assert "--launcher export runs nothing" in refused.stderr
     run = run_eval(checkout, *words)
     assert run.returncode == 1, run.stdout + run.stderr
-    assert re.search(r"^lacking +failing/quicktext .*failed in this run", run.stdout, re.MULTILINE), (
+    assert re.search(r"^missing +failing/quicktext .*failed in this run", run.stdout, re.MULTILINE), (
         run.stdout
     )
 
@@ -475,8 +370,8 @@ def test_a_gate_that_could_not_look_is_refused_before_a_run_starts(tmp_path: Pat
     write_scored(Cell("m", "text"), HUNDRED)
     Gate.of(None, saved := tmp_path / "b.zip").close()
     for words, says in (
-        ([], "b.zip has no cell of this run; it has m/text"),
-        (["--detach"], "--detach ends before the gate has looked"),
+        ([], "b.zip has no result of this run; it has m/text"),
+        (["--detach"], "--detach ends before the gate"),
     ):
         options = resolve(parse(["--quickstart", "--gate", str(saved), *words]), Config())
         with pytest.raises(UserError, match=says):

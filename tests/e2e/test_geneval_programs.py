@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 
 from benchmarks.geneval.benchmark import TAGS, GenEval, GenEvalSettings
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores
-from imageevalkit.store.cell import REPO
 from imageevalkit.store.items import Item
 from tests.support.function_judge import items
 from tests.support.mirror import official_source, shared_mirror, use_official_data
@@ -86,22 +83,3 @@ def official_summary(results: Path) -> str:
         (results.parent / name).write_text(source, encoding="utf-8")
     command = [sys.executable, str(results.parent / "summary_scores.py"), str(results)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def test_the_pages_command_gives_each_folder_the_prompt_that_the_official_program_reads_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_official_data("geneval", tmp_path, monkeypatch)
-    made = items(GenEval())
-    for item in made:
-        (tmp_path / item.id.removeprefix("images/")).parent.mkdir(parents=True, exist_ok=True)
-    for page in ("docs/benchmarks/geneval.md", "docs/benchmarks/geneval.zh.md"):
-        [command] = re.findall(r"^awk .*", (REPO / page).read_text(encoding="utf-8"), re.MULTILINE)
-        data = str(GenEval().data / "evaluation_metadata.jsonl")
-        command = command.replace("/path/to/geneval/prompts/evaluation_metadata.jsonl", data)
-        subprocess.run(["bash", "-c", command], check=True, cwd=tmp_path)
-        for item in made:
-            file = tmp_path / f"{item.data['index']:05d}/metadata.jsonl"
-            assert json.loads(file.read_text(encoding="utf-8")) == item.data["metadata"]
-        for file in tmp_path.glob("*/metadata.jsonl"):
-            file.unlink()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from imageevalkit.common.errors import UserError
 from imageevalkit.plan.gpus import Gpu
-from imageevalkit.run.gpu_pool import Lease, holder, lock
+from imageevalkit.run.gpu_pool import Lease, lock
 from imageevalkit.store.cell import REPO
 
 GPU = Gpu("0", "GPU-x")
@@ -34,9 +34,7 @@ def test_a_gpu_is_locked_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "order", "sees"),
     [
-        (["1", "0"], "", {"CUDA_VISIBLE_DEVICES": "1,0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
-        (["1"], "FASTEST_FIRST", {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
-        (["GPU-x"], "", {"CUDA_VISIBLE_DEVICES": "GPU-x"}),
+        (["1", "0"], "FASTEST_FIRST", {"CUDA_VISIBLE_DEVICES": "1,0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
         ([], "", {"CUDA_VISIBLE_DEVICES": ""}),
     ],
 )
@@ -59,18 +57,6 @@ def test_a_lease_lives_as_long_as_a_process_that_inherited_it(tmp_path: Path) ->
     after = lock(GPU, tmp_path / "leases")
     assert after is not None
     os.close(after)
-
-
-@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="no /proc/locks")
-def test_who_holds_a_gpu(tmp_path: Path) -> None:
-    assert holder(GPU, tmp_path / "leases") == "another run", "nobody"
-    fd = lock(GPU, tmp_path / "leases")
-    assert fd is not None
-    told = holder(GPU, tmp_path / "leases")
-    os.close(fd)
-    # a file system whose device number is not that of its files (btrfs, overlayfs) does not tell
-    assert told in ("another run", f"another run (process {os.getpid()} of {_user()})")
-    assert holder(GPU, tmp_path / "leases") == "another run"
 
 
 def _user() -> str:
@@ -113,12 +99,6 @@ def test_users_share_the_lease_folder(tmp_path: Path) -> None:
         shutil.rmtree(shared, ignore_errors=True)
 
 
-def test_an_unusable_lease_folder_is_one_clear_line(tmp_path: Path) -> None:
-    (tmp_path / "leases").write_text("in the way")
-    with pytest.raises(UserError, match=r"cannot use .*leases of .* to reserve GPUs"):
-        lock(GPU, tmp_path / "leases")
-
-
 def test_a_link_in_the_place_of_the_lease_folder_is_not_followed(tmp_path: Path) -> None:
     """Other runs would look elsewhere, and give the same GPUs once more."""
     (tmp_path / "elsewhere").mkdir()
@@ -128,56 +108,15 @@ def test_a_link_in_the_place_of_the_lease_folder_is_not_followed(tmp_path: Path)
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-LOCKING = """
-import sys; from pathlib import Path; from imageevalkit.common.errors import UserError
-from imageevalkit.run.gpu_pool import lock; from imageevalkit.plan.gpus import Gpu
-try:
-    print("locked" if lock(Gpu("0", "GPU-x"), Path(sys.argv[1])) is not None else "held")
-except UserError as error:
-    print(error)
-"""
-
-
-@pytest.mark.parametrize("kind", ["pipe", "link"])
-def test_what_is_no_lock_file_is_told_with_its_owner(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_lock_file_is_told_with_its_owner(tmp_path: Path) -> None:
     place, target = tmp_path / "leases/GPU-x", tmp_path / "precious"
     place.parent.mkdir()
     target.write_text("precious")
-    if kind == "pipe":
-        os.mkfifo(place)
-    else:
-        place.symlink_to(target)
+    place.symlink_to(target)
     if os.getuid() == 0:
         os.lchown(place, 12345, 12345)
     owner = "user 12345" if os.getuid() == 0 else _user()
-    # in a process of its own: a pipe would wait for its writer
-    done = subprocess.run(
-        [sys.executable, "-c", LOCKING, str(place.parent)],
-        env=os.environ | {"PYTHONPATH": str(REPO)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.stdout == f"{place} of {owner} is no regular file, as a lock must be: have it removed\n", done
+    says = f"{place} of {owner} is no regular file, as a lock must be: have it removed"
+    with pytest.raises(UserError, match=re.escape(says)):
+        lock(GPU, place.parent)
     assert target.read_text() == "precious"
-
-
-def test_a_lock_file_that_may_not_be_read_is_told_with_its_owner() -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # pytest's folders are closed to others
-        Path(place).chmod(0o755)
-        folder = Path(place, "leases")
-        folder.mkdir()
-        (folder / "GPU-x").touch(mode=0o000)
-        # root may read everything
-        become = "import os; os.setuid(12345)\ntry:" if os.getuid() == 0 else "try:"
-        done = subprocess.run(
-            [sys.executable, "-c", LOCKING.replace("try:", become, 1), str(folder)],
-            env=os.environ | {"PYTHONPATH": str(REPO)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    said = (
-        f"cannot use {folder}/GPU-x of {_user()} to reserve GPUs (Permission denied): have it removed, or set"
-    )
-    assert done.stdout.startswith(said), done

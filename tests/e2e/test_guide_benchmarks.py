@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 from imageevalkit.store.cell import REPO
@@ -20,13 +21,12 @@ def examples(page: str) -> dict[str, str]:
     return dict(_EXAMPLE.findall((REPO / page).read_text(encoding="utf-8")))
 
 
-def add_examples(folder: Path, *names: str) -> Path:
-    """A checkout in ``folder`` with the page's files of the benchmarks in the folders ``names``, and no other."""
+def add_examples(folder: Path) -> Path:
+    """A checkout in ``folder`` with the page's files."""
     checkout = make_checkout(folder)
     for path, text in examples(GUIDE).items():
-        if Path(path).parent.name in names:
-            (checkout / path).parent.mkdir(exist_ok=True)
-            (checkout / path).write_text(text, encoding="utf-8")
+        (checkout / path).parent.mkdir(exist_ok=True)
+        (checkout / path).write_text(text, encoding="utf-8")
     return checkout
 
 
@@ -35,62 +35,41 @@ def metrics_of(checkout: Path, benchmark: str) -> dict[str, float]:
     return {name: round(metric["value"], 4) for name, metric in result["metrics"].items()}
 
 
-def evaluate(checkout: Path, judge: ReplyServer, benchmarks: str) -> None:
-    """``eval.sh`` as the page calls it, with a model that needs no key and the judge at an address of ours."""
-    words = ["--model_names", "reference-noise", "--ds_names", benchmarks]
-    run = run_eval(checkout, *words, API_KEY="EMPTY", BASE_URL=judge.base_url, NO_PROXY="127.0.0.1")
-    assert run.returncode == 0, run.stdout + run.stderr
-
-
 def test_both_languages_print_the_same_files() -> None:
     assert examples(GUIDE) == examples("docs/how-to/own-benchmark.zh.md")
     assert len(examples(GUIDE)) == 4
 
 
 @needs_driver_env
-def test_yes_or_no_is_one_file_and_its_prompts(tmp_path: Path) -> None:
-    checkout = add_examples(tmp_path / "kit", "my_objects")
-    assert sorted(path.name for path in (checkout / "benchmarks/my_objects").iterdir()) == [
-        "benchmark.py",
-        "prompts.json",
-    ]
-    with ReplyServer() as judge:
-        judge.reply = lambda request: "No." if "clocks" in request.prompt else "Yes"
-        evaluate(checkout, judge, "my-objects")
-    assert sorted(request.prompt for request in judge.requests) == [
-        f"Does this image show {shown}? Answer yes or no."
-        for shown in ("a dog to the left of a bicycle", "three red apples on a plate", "two clocks on a wall")
-    ]
-    assert metrics_of(checkout, "my-objects") == {
-        "accuracy": 0.6667,
-        "accuracy/category/counting": 0.5,
-        "accuracy/category/position": 1.0,
-    }
-    assert "my-objects/accuracy@gpt-4o/openai/" in (checkout / "output/leaderboard.md").read_text()
-
-
-@needs_driver_env
-def test_grades_and_a_class_in_full(tmp_path: Path) -> None:
-    checkout = add_examples(tmp_path / "kit", "my_looks", "my_scenes")
-    (checkout / "benchmarks/my_looks/prompts.json").write_text(
-        examples(GUIDE)["benchmarks/my_objects/prompts.json"], encoding="utf-8"
-    )
+def test_yes_or_no_grades_and_a_class_in_full(tmp_path: Path) -> None:
+    checkout = add_examples(tmp_path / "kit")
+    objects = checkout / "benchmarks/my_objects"
+    assert sorted(path.name for path in objects.iterdir()) == ["benchmark.py", "prompts.json"]
+    shutil.copy(objects / "prompts.json", checkout / "benchmarks/my_looks")
 
     def reply(request: Received) -> str:
         if "Grade it" in request.prompt:
             return "Alignment: 4\nBeauty: 3"
         if request.prompt == "Describe this image.":
             return "a red bus"
-        return "No" if "show rain" in request.prompt else "Yes."
+        return "No" if "show rain" in request.prompt or "clocks" in request.prompt else "Yes."
 
     with ReplyServer() as judge:
         judge.reply = reply
-        evaluate(checkout, judge, "my-looks;my-scenes")
+        # as the page calls it, with a model that needs no key and the judge at an address of ours
+        words = ["--model_names", "reference-noise", "--ds_names", "my-objects;my-looks;my-scenes"]
+        run = run_eval(checkout, *words, API_KEY="EMPTY", BASE_URL=judge.base_url, NO_PROXY="127.0.0.1")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert metrics_of(checkout, "my-objects") == {
+        "accuracy": 0.6667,
+        "accuracy/category/counting": 0.5,
+        "accuracy/category/position": 1.0,
+    }
     assert metrics_of(checkout, "my-looks") == {"overall": 3.5, "Alignment": 4, "Beauty": 3}
     scenes = metrics_of(checkout, "my-scenes")
     assert 0.3 < scenes.pop("light") < 0.7
     assert scenes == {"points": 0.5, "sign": 0, "points/colour": 1, "points/weather": 0}
-    points = {request.prompt for request in judge.requests if request.prompt.startswith("An image shows")}
-    assert points == {
-        f"An image shows: a red bus Does it show {what}? Yes or no." for what in ("red bus", "rain")
-    }
+    assert {
+        "Does this image show three red apples on a plate? Answer yes or no.",
+        *(f"An image shows: a red bus Does it show {what}? Yes or no." for what in ("red bus", "rain")),
+    } <= {request.prompt for request in judge.requests}

@@ -1,64 +1,35 @@
-"""WISE and GenEval 2 through eval.sh with a real judge server: nothing lost or asked twice, noise and drift found."""
+"""WISE and GenEval 2 through eval.sh with a real judge server: nothing lost or asked twice."""
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from imageevalkit.extras.noise.probes import PROBES
 from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
-from tests.support.image_server import HALF, STEERING, Fault, Handler, Received, random_faults
-from tests.support.judge_replies import completion
-from tests.support.judge_replies import judged as reply_of
+from tests.support.image_server import random_faults
+from tests.support.jobs import marked
 from tests.support.judge_server import JudgeServer
 from tests.support.mirror import shared_mirror
 from tests.support.waiting import wait_for
 
 pytestmark = needs_driver_env
 
-BENCHMARKS = ("wise", "wise-verified", "wise-rewrite", "geneval2")
+BENCHMARKS = ("wise", "wise-verified", "geneval2")
 NOISE = ("wise", "geneval2")
-LIMIT = REPEATS = 24
+LIMIT = 24
 JUDGES = "wise-verified=openai:qwen3.5-35b-a3b;geneval2=openai:qwen3-vl-8b"
-
-
-class Turning(JudgeServer):
-    """A judge that turns one answer in ``one_in``, always the same ones; 0: none."""
-
-    one_in = 0
-
-    @property
-    def faults(self) -> Mapping[str, Fault]:
-        return {**super().faults, "ok": self._answer}
-
-    def _answer(self, handler: Handler, request: Received) -> None:
-        key = hashlib.sha256(f"{request.prompt}{request.images}".encode()).digest()
-        reply = reply_of(request)
-        if self.one_in and int.from_bytes(key[:4], "big") % self.one_in == 0:
-            message, logprobs = reply["choices"][0]["message"], reply["choices"][0]["logprobs"]
-            if logprobs:
-                for entry in logprobs["content"][0]["top_logprobs"][:-1]:
-                    entry["token"] = f"not {entry['token']}"
-                    entry["bytes"] = list(entry["token"].encode())
-                logprobs["content"][0] |= logprobs["content"][0]["top_logprobs"][0]
-            else:
-                said = message["content"].translate(str.maketrans("12345", "54321"))
-                reply = completion(request, said.replace("3", "0"))
-        handler.send_json(200, reply)
 
 
 @dataclass
@@ -66,7 +37,7 @@ class Judged:
     """Runs in one checkout whose judge is ``server``."""
 
     checkout: Path
-    server: Turning
+    server: JudgeServer
     kwargs: str = "backoff=0.05,max_outage=2"
     environ: dict[str, str] = field(default_factory=lambda: {"API_KEY": "sk-judge-4711-key"})
 
@@ -102,7 +73,8 @@ class Judged:
 
     def judgements(self, benchmark: str) -> list[dict[str, Any]]:
         path = self.folder(benchmark) / "judgements.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        whole, _, _ = (path.read_text() if path.exists() else "").rpartition("\n")  # a run may be writing
+        return [json.loads(line) for line in whole.splitlines()]
 
     def asked(self) -> int:
         """Returns the number of requests since the last call."""
@@ -131,7 +103,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def judged(prepared: Path) -> Iterator[Judged]:
-    with Turning() as server:
+    with JudgeServer() as server:
         run = Judged(prepared, server)
         run.forget_judgements()
         yield run
@@ -140,7 +112,7 @@ def judged(prepared: Path) -> Iterator[Judged]:
 @pytest.fixture(scope="module")
 def undisturbed(prepared: Path) -> dict[str, Any]:
     """The metrics of a run without faults, by benchmark."""
-    with Turning() as server:
+    with JudgeServer() as server:
         run = Judged(prepared, server)
         run.forget_judgements()
         ended = run.run()
@@ -157,7 +129,7 @@ def test_malformed_replies_and_a_short_outage_change_no_score(
     prepared: Path, undisturbed: dict[str, Any]
 ) -> None:
     """Nor do the editions of WISE ever share a column."""
-    with Turning(die_after=100, down_for=1.5) as server:
+    with JudgeServer(die_after=100, down_for=1.5) as server:
         # the outage may meet the last item, which alone is no witness of an outage: 12 attempts outlast it
         judged = Judged(prepared, server, "backoff=0.2,max_attempts=12,max_outage=60")
         judged.forget_judgements()
@@ -186,7 +158,7 @@ def test_kill_9_in_the_middle_loses_only_what_was_in_flight(
     judged.server.latency = 0.02
     process = subprocess.Popen(
         ["bash", str(judged.checkout / "eval.sh"), *judged.words(benchmarks=("geneval2",))],
-        env=environ(judged.checkout, **judged.environ),
+        env=environ(judged.checkout, TEST_MARKER=str(judged.checkout), **judged.environ),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -194,90 +166,20 @@ def test_kill_9_in_the_middle_loses_only_what_was_in_flight(
     wait_for(lambda: len(judged.judgements("geneval2")) >= 50)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    before = -1
-    while before != len(judged.server.requests):  # its guards end the rest
-        before = len(judged.server.requests)
-        time.sleep(0.5)
+    wait_for(lambda: not marked(str(judged.checkout)))  # its guards end the rest
     kept = {record["request"] for record in judged.judgements("geneval2")}
     assert len(kept) >= 50
-    ended = judged.run(benchmarks=("geneval2",))
+    with (
+        JudgeServer() as server
+    ):  # a server of its own: the first one may still count requests of the killed run
+        ended = Judged(judged.checkout, server).run(benchmarks=("geneval2",))
     assert ended.returncode == 0, ended.stderr
     assert judged.result("geneval2")["metrics"] == undisturbed["geneval2"]
     total = len(judged.questions("geneval2"))
-    assert len(judged.server.requests) - before == total - len(kept)
-    assert before - len(kept) <= 16, (
+    assert len(server.requests) == total - len(kept)
+    assert len(judged.server.requests) - len(kept) <= 16, (
         "only what was in flight, or read and not written yet, was paid for in vain"
     )
-
-
-def test_images_made_elsewhere_come_from_the_official_file(
-    judged: Judged, undisturbed: dict[str, Any], tmp_path: Path
-) -> None:
-    theirs = tmp_path / "theirs"
-    shutil.copytree(judged.folder("geneval2") / "images", theirs)
-    lines = (judged.checkout / "benchmarks/geneval2/data/geneval2_data.jsonl").read_text().splitlines()
-    paths = {
-        json.loads(line)["prompt"]: f"theirs/{n:03d}.png"
-        for n, line in enumerate(lines)
-        if (theirs / f"{n:03d}.png").exists()
-    }
-    listed = tmp_path / "image_paths.json"
-    listed.write_text(json.dumps(paths))
-    words = judged.words("--images", str(listed), benchmarks=("geneval2",))
-    words[words.index("--model_names") + 1] = "theirs"
-    del words[words.index("--custom_model_kwargses") : words.index("--custom_model_kwargses") + 2]
-    ended = run_eval(judged.checkout, *words, **judged.environ)
-    assert ended.returncode == 0, ended.stderr
-    result = json.loads((judged.checkout / "output/theirs/geneval2/result.json").read_text())
-    assert result["metrics"] == undisturbed["geneval2"]
-
-
-def test_half_an_emoji_and_escapes_in_replies_are_kept_and_never_paid_for_again(judged: Judged) -> None:
-    judged.server.choose = random_faults([], [(0.3, "half"), (0.1, "steering")], 5)
-    ended = judged.run(benchmarks=("wise-verified",))
-    assert ended.returncode == 3, ended.stdout + ended.stderr
-    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(ended.stdout + ended.stderr)
-    faults = Counter(request.fault for request in judged.server.requests)
-    said = Counter(record["raw"] for record in judged.judgements("wise-verified"))
-    assert said[f"Score: 1 {HALF}"] == faults["half"] > 0
-    assert said[f"I will not say. {STEERING}"] == faults["steering"] > 0
-    coverage = judged.result("wise-verified")["coverage"]
-    assert (coverage["judge_failed"], coverage["unparsed"]) == (0, faults["steering"] / 3)
-    official = (judged.folder("wise-verified") / "official").glob("*.json")
-    replies = [reply["evaluation"] for path in official for reply in json.loads(path.read_bytes())]
-    assert f"Score: 1 {HALF}" in replies
-    asked = len(judged.server.requests)
-    assert judged.run(benchmarks=("wise-verified",)).returncode == 3
-    assert len(judged.server.requests) == asked
-    report = (judged.checkout / "output/report.html").read_text()
-    assert "Score: 1 a smile \\ud83d" in report
-
-
-def test_a_planted_drift_is_found_and_stands_beside_every_score(judged: Judged) -> None:
-    repeats = ("--judge_repeats", str(REPEATS))
-    plan = judged.run(*repeats, "--dry_run", benchmarks=NOISE)
-    assert plan.stdout.count(f"{REPEATS} asked again, and {len(PROBES)} probes") == len(NOISE)
-    first = judged.run(*repeats, benchmarks=NOISE)
-    assert first.returncode == 0, first.stdout + first.stderr
-    questions = sum(len(judged.judgements(name)) for name in NOISE)
-    # two judges, each with 18 probes that are asked twice when nothing is known of it
-    assert judged.asked() == questions + len(NOISE) * (REPEATS + 2 * len(PROBES))
-    for name in NOISE:
-        noise = judged.result(name)["noise"]
-        assert (noise["repeated"], noise["changed"], noise["repeats"]) == (REPEATS, 0, None)
-        assert set(noise["standard_errors"].values()) == {0.0}
-
-    judged.server.one_in = 4
-    ended = judged.run(*repeats, benchmarks=NOISE)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    page = (judged.checkout / "output/report.html").read_text()
-    for name in NOISE:
-        drift = judged.result(name)["noise"]["repeats"]
-        assert drift["found"], (name, drift)
-        assert 0 < len(drift["changed"]) < REPEATS / 2
-        told = f"the judge has drifted: {len(drift['changed'])} of {REPEATS} questions"
-        assert told in ended.stdout
-        assert told in page
 
 
 def test_money_is_for_what_counts_in_all_cells_first(judged: Judged) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.common.errors import UserError
+from imageevalkit.extras.serve.planning import serve_command
 from imageevalkit.extras.watch.keepers import Keepers
 from imageevalkit.jobs.plan import EvaluateOrder, Job, Plan, ServeOrder
 from imageevalkit.judges.choice import JudgeOptions
@@ -18,6 +17,7 @@ from imageevalkit.judges.server import ServerAddress, ServerSettings
 from imageevalkit.plan import gpus
 from imageevalkit.plan.config import DRIVER_PYTHON
 from imageevalkit.plan.gpus import Gpu
+from imageevalkit.plan.options import Options
 from imageevalkit.run.gpu_pool import LEASES, lock
 from tests.support.checkout import needs_driver_env
 from tests.support.fake_gpus import install_fake_gpus
@@ -45,7 +45,7 @@ def plan_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         monkeypatch.setenv("FAKE_NVML", install_fake_gpus(tmp_path / "gpus", UUIDS[:count]))
         gpus.visible.cache_clear()
         program, address = str(tmp_path / "vllm/bin/vllm"), str(tmp_path / "run/judges/one")
-        serve = ServerSettings().command(Path(program), "org/judge", 1)
+        serve = serve_command(ServerSettings(), Path(program), "org/judge", 1)
         server = ServeOrder(
             "vllm:org/judge", "org/judge", serve, [], 1, 60.0, "", address, [f"evaluate:{CELL}"]
         )
@@ -76,31 +76,16 @@ def test_without_a_gpu_for_both_the_judge_is_loaded_for_each_checkpoint(
 ) -> None:
     plan = plan_on(1)
     keepers = Keepers(plan, tmp_path / "watch")
-    [told] = keepers.told
+    [told] = keepers.notes
     assert told.startswith(
-        "judge vllm:org/judge is loaded for each checkpoint anew: it takes 1 GPU and other jobs 1, of 1"
+        "judge vllm:org/judge is loaded again for each checkpoint: it takes 1 GPU and other jobs 1, of 1"
     )
-    assert keepers.fitted(plan) == plan
+    assert keepers.with_judges(Options()) == Options()
     assert keepers.all_work
     keepers.close()
     shared = Keepers(plan_on(1, shares=True), tmp_path / "watch")
-    assert "is loaded once" in shared.told[0]
+    assert "is loaded once" in shared.notes[0]
     shared.close()
-
-
-def test_a_judge_that_cannot_be_started_leaves_its_gpu(
-    plan_on: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "judge.log")
-
-    monkeypatch.setattr("imageevalkit.extras.watch.keepers.Guarded", fails)
-    keepers = Keepers(plan_on(2), tmp_path / "watch")
-    for _ in UUIDS:
-        with pytest.raises(UserError, match=r"cannot be kept: No space left on device: judge\.log"):
-            keepers.start(lambda: False)
-        assert not any(map(is_held, UUIDS))
-    keepers.close()
 
 
 @needs_driver_env
@@ -111,14 +96,7 @@ def test_a_served_judge_keeps_its_gpu_and_comes_back(plan_on: Callable[..., Plan
         keepers.plan.save()
         keepers.start(lambda: False)
         assert sum(map(is_held, UUIDS)) == 1
-        fitted = keepers.fitted(plan)
-        assert not any(isinstance(job.order, ServeOrder) for job in fitted.jobs)
-        asking = fitted.job(f"evaluate:{CELL}")
-        assert isinstance(asking.order, EvaluateOrder)
-        assert asking.after == ["generate:run@5"]
-        assert fitted.jobs[-1].after == ["generate:run@5", asking.name]
-        assert "127.0.0.1" in asking.environ["NO_PROXY"]
-        address = ServerAddress(Path(asking.order.judge_options.address_file))
+        address = ServerAddress(Path(keepers.with_judges(Options()).kept_servers["vllm:org/judge"]))
         url = address.wait()
         assert url.startswith("http://127.0.0.1:")
         [keeper] = keepers._running()

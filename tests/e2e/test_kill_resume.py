@@ -1,4 +1,4 @@
-"""kill -9 of the generating process at five random moments, then resume: nothing truncated, twice or missing."""
+"""kill -9 of the generating process at three random moments, then resume: nothing truncated, twice or missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from PIL import Image
 from imageevalkit.jobs.plan import GenerateOrder, Job, Plan
 from tests.support.checkout import MANY, SLOW_NOISE, add_benchmark, add_model, environ, make_checkout
 
-KILLS = 5
+KILLS = 3
 SETTING = {"module": ".model_utils.slow_noise", "class": "SlowNoise", "model_path": ""}
 
 
@@ -40,7 +40,7 @@ def images(output: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in (output / "m/many").glob("*.png")}
 
 
-def test_five_kills(tmp_path: Path) -> None:
+def test_three_kills(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "checkout")
     add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
     add_benchmark(checkout, "many", "Many", MANY)
@@ -63,7 +63,7 @@ def test_five_kills(tmp_path: Path) -> None:
         process.wait()
         for path in (killed / "m/many").glob("*.png"):
             Image.open(path).load()  # every image with a final name is whole, at every moment
-    assert while_making >= KILLS * 0.8, "most kills must hit a process that is making images"
+    assert while_making >= KILLS - 1, "most kills must hit a process that is making images"
     assert len(images(killed)) < 400, "and the last one still had some to make"
     assert start(checkout, plan, killed).wait() == 0
 

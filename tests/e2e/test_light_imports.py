@@ -17,8 +17,3 @@ def test_who_answers_is_known_without_a_heavy_import() -> None:
         "assert not {'torch', 'transformers', 'numpy', 'onnxruntime', 'httpx2'} & set(sys.modules)"
     )
     assert run(sys.executable, "-c", code, cwd=REPO).returncode == 0
-
-
-def test_the_help_needs_no_package() -> None:
-    shown = run(sys.executable, "-S", "-m", "imageevalkit.cli.command_line", "--help", cwd=REPO)
-    assert shown.returncode == 0 and "--status" in shown.stdout, shown.stderr

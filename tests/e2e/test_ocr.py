@@ -8,8 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import pytest
@@ -18,12 +16,10 @@ from PIL import Image
 from eval_models.ocr import PPOCR, Box, lines
 from imageevalkit import registry
 from imageevalkit.benchmark.question import Picture, measure
-from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.common.images import CorruptImage
 from imageevalkit.store.cell import REPO
-from tests.support.dying_reader import DyingReader
 from tests.support.text_images import save_text, text_image
-from tests.support.waiting import LONGEST_WAIT
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +34,6 @@ def test_reads_lines_in_order(ppocr: PPOCR, tmp_path: Path) -> None:
         "中央公园西门",
         "two blocks ahead",
     ]
-
-
-def test_keeps_the_spaces_between_words(ppocr: PPOCR, tmp_path: Path) -> None:
-    text = "every morning we open the small door at nine"
-    path = tmp_path / "a.png"
-    text_image([(text, (20, 40))], 24).save(path)
-    read = ppocr.read(path.read_bytes()).split()
-    assert len(set(text.split()) & set(read)) >= len(text.split()) - 1
-    assert len(read) <= len(text.split()) + 1
 
 
 def test_boxes_of_one_line_are_joined(ppocr: PPOCR, tmp_path: Path) -> None:
@@ -81,16 +68,6 @@ def test_transparent_background_is_white(ppocr: PPOCR, tmp_path: Path) -> None:
     image.putalpha(image.convert("L").point(lambda value: 255 - value))
     image.save(tmp_path / "a.png")
     assert ppocr.read((tmp_path / "a.png").read_bytes()) == "Wild Honey"
-
-
-@pytest.mark.parametrize("mode", ["1", "L", "P", "CMYK", "I;16"])
-def test_every_pixel_format(ppocr: PPOCR, tmp_path: Path, mode: str) -> None:
-    image = text_image([("Pine Ridge", (30, 30))])
-    if mode == "I;16":
-        image = image.convert("L").convert("I").point(lambda value: value * 257).convert("I;16")
-    path = tmp_path / "a.tiff"
-    image.convert(mode).save(path)
-    assert ppocr.read(path.read_bytes()) == "Pine Ridge"
 
 
 def test_image_without_text_is_empty_text(ppocr: PPOCR, tmp_path: Path) -> None:
@@ -134,19 +111,6 @@ def test_settings_of_the_identity_are_those_of_the_engine(ppocr: PPOCR) -> None:
     assert settings["det_limit_type"] == engine.text_det.limit_type
 
 
-def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(CellFailure, match=r"pip install -r requirements/benchmark/t2i/longtext\.txt"):
-        _ = PPOCR().evaluator
-
-
-def test_unknown_reader_gets_a_suggestion() -> None:
-    with pytest.raises(UserError, match=r"did you mean 'ppocr'\?"):
-        registry.measurer_setting("pp-ocr", "reader")
-    with pytest.raises(UserError, match=r"did you mean 'qwen2.5-vl-7b'\?"):
-        registry.measurer_setting("qwen-2.5-vl-7b", "reader")
-
-
 def test_processes_read_as_one_does_and_silently(
     ppocr: PPOCR, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,7 +136,6 @@ def test_processes_read_as_one_does_and_silently(
 
 _SCRIPT = """
 import sys
-import time
 from pathlib import Path
 from imageevalkit.benchmark.question import Picture, measure
 from tests.support.dying_reader import DyingReader
@@ -181,8 +144,6 @@ if __name__ == "__main__":
     for answer in DyingReader().ask(questions, 2):
         name = answer.question.pictures[0].path.name
         print(name, answer.text, answer.error, sep="|", flush=True)
-        if "late" in name:
-            time.sleep(0.5)
 """
 
 
@@ -219,28 +180,6 @@ def test_processes_that_all_die_end_the_reading(tmp_path: Path) -> None:
     assert "CellFailure: text reader 'dying': 5 processes died in a row" in err
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs Linux's /proc")
-def test_a_dead_process_leaves_no_open_files(tmp_path: Path) -> None:
-    names = ["a", "kill-1", "kill-2", "b", "late", "c", "d"]
-    for name in names:
-        (tmp_path / name).write_text(name)
-    counts = []
-    for answer in DyingReader().ask([measure("read", Picture(tmp_path / name, "")) for name in names], 1):
-        counts.append(len([*Path("/proc/self/fd").iterdir()]))
-        if answer.text == "late":
-            time.sleep(0.5)
-    assert counts == counts[:1] * len(names)
-
-
-def test_a_process_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(process: SpawnProcess) -> None:
-        raise OSError("no more processes")
-
-    monkeypatch.setattr(SpawnProcess, "start", start)
-    with pytest.raises(OSError, match="no more processes"):
-        list(DyingReader().ask([measure("read", Picture(tmp_path / "a", ""))], 1))
-
-
 def _running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -249,16 +188,8 @@ def _running(pid: int) -> bool:
     return state != "Z"
 
 
-def test_a_process_that_died_while_idle_is_replaced(tmp_path: Path) -> None:
-    names = ["late-1", "late-2", "late-3", "late-4", "late-5", "a"]
-    out, err = _read_with_dying_reader(tmp_path, names).communicate(timeout=LONGEST_WAIT)
-    assert err == ""
-    assert sorted(line.split("|")[1] for line in out.splitlines()) == sorted(f"text of {n}" for n in names)
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_no_process_outlives_a_stopped_run(tmp_path: Path, ending: signal.Signals) -> None:
+def test_no_process_outlives_a_stopped_run(tmp_path: Path) -> None:
     process = _read_with_dying_reader(tmp_path, ["a", "sleep", "sleep-too"])
     assert process.stdout is not None
     assert process.stdout.readline().startswith("a|")
@@ -266,10 +197,7 @@ def test_no_process_outlives_a_stopped_run(tmp_path: Path, ending: signal.Signal
         int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     ]
     assert len(workers) >= 2
-    process.send_signal(ending)
+    process.kill()
     process.communicate(timeout=LONGEST_WAIT)
-    deadline = time.monotonic() + LONGEST_WAIT
-    while any(map(_running, workers)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert process.returncode in (-ending, 1, 130)
+    wait_for(lambda: not any(map(_running, workers)))
+    assert process.returncode == -signal.SIGKILL

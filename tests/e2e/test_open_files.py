@@ -61,38 +61,8 @@ def test_fewer_requests_are_in_flight_where_files_are_few(api: ApiRuns) -> None:
     assert "NUM_WORKERS 256 → " in ended.stderr, "beside the progress"
 
 
-@needs_driver_env
-def test_the_soft_limit_is_raised_where_the_hard_one_allows_it(api: ApiRuns) -> None:
-    api.server.together = 129
-    ended = run(api, "ulimit -Sn 256", ["raised"])
-    assert ended.returncode == 0, text_of(ended)
-    assert len(api.server.requests) == ITEMS
-    assert "ulimit" not in text_of(ended)
-    assert api.server.max_in_flight > 128
-
-
-@needs_driver_env
-def test_too_few_for_any_run_is_one_line_before_anything_is_paid(api: ApiRuns) -> None:
-    ended = run(api, "ulimit -n 32", ["none"])
-    assert ended.returncode == 2
-    assert ended.stdout == ""
-    assert ended.stderr == (
-        "error: this shell allows 32 open files (ulimit -n) and the run needs at least 128: start it from a new "
-        "shell, where ulimit -n 1024 allows more\n"
-    )
-    assert not api.server.requests
-
-
-@needs_driver_env
-def test_every_cell_holds_two_locks_and_a_log(api: ApiRuns) -> None:
-    models = [f"model-{n}" for n in range(80)]
-    ended = run(api, "ulimit -n 150", models)
-    assert ended.returncode == 2
-    assert "this shell allows 150 open files (ulimit -n) and the run needs at least 304" in ended.stderr
-
-
 def child(code: str, *given: str) -> str:
-    """What ``code`` prints in a process that may have 160 files open."""
+    """Returns the output of ``code`` in a process with a limit of 160 open files."""
     begin = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))\n"
     ended = subprocess.run(
         [sys.executable, "-c", begin + code, *given],
@@ -178,66 +148,6 @@ making.end()
 print(item.path.exists(), cell.generation.read_text().count('"ok"'))
 """
 )
-SEND = (
-    TAKEN
-    + """
-from PIL import Image
-from imageevalkit.judges.api import sent_picture
-from imageevalkit.api.routes import inputs_of
-from imageevalkit.benchmark.question import Picture
-
-path = Path(sys.argv[1])
-Image.new("RGB", (8, 8), "red").save(path)
-data, picture = path.read_bytes(), Image.open(path)
-sent_picture(Picture(path, ""))
-take_all()
-print(sent_picture(Picture(path, ""))[0] == data)
-take_all()
-print(inputs_of("cut it out", [picture]).images[0].data == data)
-"""
-)
-LOSE = (
-    TAKEN
-    + """
-from imageevalkit.common import logs
-from imageevalkit.store.cell import Cell, output_root
-from imageevalkit.generate.cell_run import GenerateOptions
-from imageevalkit.generate.model import Generated, Refused
-from tests.support import generation
-from tests.support.image_server import png_of
-
-data = png_of("a cat")
-
-class Model:
-    freeing = None
-
-    async def generate_async(self, prompt, seed=42):
-        if not self.freeing:
-            self.freeing = asyncio.ensure_future(self.hold_all())
-        await asyncio.sleep(0.1)
-        if int(prompt.split()[-1]) % 2:
-            raise Refused(f"no {prompt}")
-        return Generated(data)
-
-    async def hold_all(self):  # as its connections do
-        taken = []
-        try:
-            while True:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
-        except OSError:
-            pass
-        await asyncio.sleep(1)
-        for fd in taken:
-            os.close(fd)
-
-log = output_root() / "log"
-options = GenerateOptions(False, False, True, 8)
-generation.print = lambda text: logs.append(log, text)
-outcome = generation.generate(Model(), generation.FakeDataset(8), options)
-text = Cell("m", "fake").generation.read_text()
-print(outcome.state, text.count('"ok"'), text.count('"refused"'), log.read_text().count(" refused: Refused: no prompt"))
-"""
-)
 
 
 def test_a_request_waits_for_a_file_to_be_free() -> None:
@@ -249,12 +159,3 @@ def test_a_request_waits_for_a_file_to_be_free() -> None:
 def test_an_image_that_is_here_waits_for_a_file_to_be_free(tmp_path: Path) -> None:
     said = child(f"import os; os.environ['IMAGEEVALKIT_OUTPUT'] = {json.dumps(str(tmp_path))}\n{STORE}")
     assert said.splitlines()[1:] == ["None", "True 1"]
-
-
-def test_what_is_lost_waits_for_the_files_of_its_own_event_loop(tmp_path: Path) -> None:
-    said = child(f"import os; os.environ['IMAGEEVALKIT_OUTPUT'] = {json.dumps(str(tmp_path))}\n{LOSE}")
-    assert said.splitlines() == ["incomplete 4 4 4"]
-
-
-def test_a_picture_to_send_waits_for_a_file_to_be_free(tmp_path: Path) -> None:
-    assert child(SEND, str(tmp_path / "red.jpg")).splitlines() == ["True", "True"]

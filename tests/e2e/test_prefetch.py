@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import stat
 from pathlib import Path
@@ -10,7 +9,6 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from imageevalkit.assets import BenchmarkFiles, github
 from imageevalkit.assets.data import fetch
 from tests.support import manifest
 from tests.support.hub_server import COMMIT, hub_server
@@ -60,21 +58,6 @@ def test_mirror_gives_the_files_and_a_second_run_changes_nothing(
     second = prefetch(root, "--mirror", mirror, "--ds_names", " tiny ; tiny;")
     assert second.returncode == 0 and "2 files were right already" in second.stdout
     assert times == {path: (data / path).stat().st_mtime_ns for path in manifest.FILES}
-
-
-def test_files_that_share_new_folders_are_fetched_side_by_side(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("imageevalkit.assets.BENCHMARKS", tmp_path / "benchmarks")
-    content = {f"{n // 4}/{n % 4}.txt": b"%d" % n for n in range(200)}
-    mirror, pinned = tmp_path / "mirror", {}
-    for path, written in content.items():
-        (mirror / "owner/name" / manifest.COMMIT / path).parent.mkdir(parents=True, exist_ok=True)
-        (mirror / "owner/name" / manifest.COMMIT / path).write_bytes(written)
-        pinned[path] = (path, hashlib.sha256(written).hexdigest(), len(written))
-    assets = github("owner/name", manifest.COMMIT, pinned, licence="MIT")
-    assert fetch(BenchmarkFiles("many", assets), mirror) == []
-    assert len([*(tmp_path / "benchmarks/many/data").rglob("*.txt")]) == 200
 
 
 def test_missing_tampered_and_truncated_are_named_together_then_mended(
@@ -127,7 +110,7 @@ def usual_mode(folder: Path) -> int:
 
 
 def fetch_from(url: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What could not be got when the server at ``url`` stands for GitHub."""
+    """Returns the failures of a download from the server at ``url`` in place of GitHub."""
     monkeypatch.setattr("imageevalkit.assets.data.GITHUB", url)
     monkeypatch.setattr("imageevalkit.assets.BENCHMARKS", root / "benchmarks")
     return fetch(manifest.tiny_files(), mirror=None)
@@ -140,17 +123,6 @@ def test_download_from_a_server_laid_out_like_github(
         assert fetch_from(url, root, monkeypatch) == []
     assert content(data) == manifest.FILES
     assert modes(data) == {usual_mode(root)}
-
-
-def test_server_without_the_files(
-    root: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    with web_server(empty) as url:
-        problems = fetch_from(url, root, monkeypatch)
-    assert len(problems) == 2 and all("404" in problem for problem in problems)
-    assert content(data) == {}
 
 
 def test_hub_assets(root: Path, data: Path, tmp_path: Path) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -85,7 +82,7 @@ def test_a_pinned_file_arrives_through_cuts_and_busy_servers(web: HubServer, roo
 
 def test_a_file_that_is_not_the_pinned_one_is_refused(web: HubServer, root: Path) -> None:
     for wrong in ({"sha256": sha256(b"other")}, {"size": 7}):
-        with pytest.raises(CellFailure, match="does not give the file as it is pinned"):
+        with pytest.raises(CellFailure, match="has another file than pinned"):
             fetch(asset(web, **wrong))
     assert files(root) == set()
 
@@ -102,54 +99,20 @@ def test_what_nobody_has_published_is_trusted_once(web: HubServer, root: Path) -
     # the file is lost, and the address gives another one now
     (root / PLACE).unlink()
     web.files["w.pt"] = altered
-    with pytest.raises(CellFailure, match=r"as it was first fetched; delete .*\.w\.pt\.fetched\.json"):
+    with pytest.raises(CellFailure, match=r"than at the first download; delete .*\.w\.pt\.fetched\.json"):
         fetch(wanted)
     web.files["w.pt"] = CONTENT
     fetch(wanted)
     assert (root / PLACE).read_bytes() == CONTENT
 
 
-def test_what_was_put_there_by_hand_is_recorded(web: HubServer, root: Path) -> None:
-    wanted = asset(web, by_hand=True)
-    with pytest.raises(CellFailure) as caught:
-        fetch(wanted)
-    assert f"get it from {wanted.url} and put it at {root / PLACE}" in str(caught.value)
-    (root / PLACE).parent.mkdir(parents=True)
-    (root / PLACE).write_bytes(CONTENT)
-    (note,) = check_asset(wanted, hashes=True).notes
-    assert "not verified" in note
-    (note,) = fetch(wanted)
-    assert sha256(CONTENT) in note
-    assert is_fine(wanted)
-    with pytest.raises(CellFailure, match="has other content than"):
-        (root / "eval_models/weights/.w.pt.fetched.json").unlink()
-        fetch(asset(web, sha256=sha256(b"other")))
-    assert web.downloads() == []
-
-
-def test_a_changed_file_is_not_continued(web: HubServer, root: Path) -> None:
-    part = root / "eval_models/weights/.w.pt.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(b"x" * 1000)
-    part.with_name(f"{part.name}.edition").write_text('"another"')
-    fetch(asset(web))
-    assert (root / PLACE).read_bytes() == CONTENT
-    assert web.downloads()[0].range == "bytes=1000-"
-
-
-@pytest.mark.parametrize(("status", "tries"), [(403, 1), (404, 1), (503, http.TRIES)])
+@pytest.mark.parametrize(("status", "tries"), [(403, 1), (503, http.TRIES)])
 def test_a_server_that_refuses_is_one_line(web: HubServer, root: Path, status: int, tries: int) -> None:
     web.failures, web.failure_status = 99, status
     with pytest.raises(CellFailure, match=f"answers {status}") as caught:
         fetch(asset(web))
     assert "\n" not in str(caught.value) and ("HF_TOKEN" in str(caught.value)) == (status == 403)
     assert len(web.downloads()) == tries
-
-
-def test_a_server_that_is_away_is_one_line() -> None:
-    with pytest.raises(CellFailure, match=r"cannot be reached \(ConnectError\) \(after 5 tries") as caught:
-        fetch(UrlAsset("http://127.0.0.1:9/w.pt", PLACE, "MIT"))
-    assert "\n" not in str(caught.value)
 
 
 def test_the_hub_is_asked_through_its_mirror_with_the_token_and_others_without(
@@ -184,53 +147,17 @@ def test_killed_download_goes_on_where_it_stopped(web: HubServer, root: Path) ->
     assert web.downloads()[-1].range == f"bytes={begun}-"
 
 
-def test_two_that_want_the_same_file_both_have_it(web: HubServer, root: Path) -> None:
-    web.stalls, web.cut_after = 1, 300_000
-    part = root / "eval_models/weights/.w.pt.part"
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(fetch, asset(web))
-        wait_for(lambda: part.exists() and part.stat().st_size > 200_000)
-        second = pool.submit(fetch, asset(web))
-        time.sleep(0.3)  # so that it waits for the first
-        web.go_on.set()
-        first.result(LONGEST_WAIT), second.result(LONGEST_WAIT)
-    assert (root / PLACE).read_bytes() == CONTENT and is_fine(asset(web))
-
-
-def test_a_download_killed_after_its_last_byte_is_whole(web: HubServer, root: Path) -> None:
-    part = root / "eval_models/weights/.w.pt.part"
-    part.parent.mkdir(parents=True)
-    edition = part.with_name(f"{part.name}.edition")
-    part.write_bytes(CONTENT)
-    edition.write_text(f'"{sha256(CONTENT)}"')
-    fetch(asset(web))
-    assert (root / PLACE).read_bytes() == CONTENT
-    (seen,) = web.downloads()
-    assert seen.range == f"bytes={len(CONTENT)}-", "asked once, and nothing came"
-    # too long for the same edition: anew
-    part.write_bytes(CONTENT + b"x")
-    edition.write_text(f'"{sha256(CONTENT)}"')
-    (root / PLACE).unlink()
-    fetch(asset(web))
-    assert (root / PLACE).read_bytes() == CONTENT and len(web.downloads()) == 3
-
-
-@pytest.mark.parametrize("status", [404, 503])
 def test_the_password_of_a_mirror_is_not_told(
-    web: HubServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], status: int
+    web: HubServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", web.url.replace("://", "://me:pass@word@"))
     wanted = UrlAsset(f"https://huggingface.co/org/x/resolve/{COMMIT}/w.pt", PLACE, "MIT")
-    web.failures, web.failure_status = 99, status
+    web.failures, web.failure_status = 99, 503
     with pytest.raises(CellFailure) as caught:
         fetch(wanted)
     said = str(caught.value) + "".join(capfd.readouterr())
-    assert f"{web.url}/org/x/resolve/{COMMIT}/w.pt answers {status}" in said
+    assert f"{web.url}/org/x/resolve/{COMMIT}/w.pt answers 503" in said
     assert "word" not in said and "me:" not in said
-    monkeypatch.setenv("HF_ENDPOINT", "http://me:password@127.0.0.1:9")
-    with pytest.raises(CellFailure, match=r"http://127\.0\.0\.1:9/org/x/.* cannot be reached") as caught:
-        fetch(wanted)
-    assert "word" not in "".join(capfd.readouterr())
 
 
 @pytest.fixture
@@ -291,46 +218,13 @@ def test_an_archive_is_unpacked_and_every_file_of_it_known(web: HubServer, root:
     ("content", "said"),
     [
         (zipped({**MEMBERS, "../escape": b"x"}), "would leave the folder"),
-        (zipped({"a.pth": b""}), r"lacks lora/config\.json"),
-        (b"<html>not found</html>", "gives no ZIP file"),
+        (b"<html>not found</html>", "is no ZIP file"),
     ],
 )
 def test_a_bad_archive_leaves_nothing(web: HubServer, root: Path, content: bytes, said: str) -> None:
     with pytest.raises(CellFailure, match=said):
         fetch(archive_asset(web, content))
     assert not any("part" not in name for name in files(root))
-
-
-def damaged(offset: int, value: bytes, method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """An archive in whose first file ``value`` begins ``offset`` bytes behind its start; the list of files agrees."""
-    buffer = BytesIO()
-    with zipfile.ZipFile(buffer, "w", method) as archive:
-        archive.writestr("a.pth", bytes(5000))
-        archive.writestr("lora/config.json", b"{}")
-    content = bytearray(buffer.getvalue())
-    content[offset : offset + len(value)] = value
-    if offset < 30:
-        place = content.find(b"PK\1\2") + 2 + offset
-        content[place : place + len(value)] = value
-    return bytes(content)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (damaged(6, b"\1"), "encrypted"),
-        (damaged(8, b"\x4d"), "not supported"),
-        (damaged(35, b"\7\7\7"), "decompressing"),
-        (damaged(35, b"\7\7\7", zipfile.ZIP_BZIP2), "Invalid data stream"),
-    ],
-)
-def test_an_archive_that_cannot_be_unpacked_is_one_line_and_fetched_anew(
-    web: HubServer, root: Path, content: bytes, said: str
-) -> None:
-    with pytest.raises(CellFailure, match=rf"^.*gives no ZIP file that can be unpacked \(.*({said}).*\)$"):
-        fetch(archive_asset(web, content))
-    assert files(root) == set()
-    assert fetch(archive_asset(web, zipped(MEMBERS)))
 
 
 # --- authors' code ---
@@ -401,23 +295,6 @@ def test_a_repository_is_verified_by_git_s_own_hash(
     assert is_fine(wanted)
 
 
-def test_another_commit_is_told_by_a_look_and_replaced(
-    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = code_asset(upstream)
-    publish(upstream, tmp_path / "web")
-    fetch_from(tmp_path / "web", old, monkeypatch)
-    (upstream / "run.sh").write_text("exit 1\n")
-    git(upstream, "commit", "-qam", "next")
-    wanted = code_asset(upstream)
-    (problem,) = check_asset(wanted, hashes=False).problems
-    assert f"is commit {old.commit} instead of {wanted.commit}" in problem
-    publish(upstream, tmp_path / "web")
-    fetch_from(tmp_path / "web", wanted, monkeypatch)
-    assert (root / wanted.path / "run.sh").read_text() == "exit 1\n"
-    assert sorted(p.name for p in (root / wanted.path).parent.iterdir()) == ["net"]
-
-
 def test_a_mirror_and_a_clone_are_as_good(upstream: Path, root: Path, tmp_path: Path) -> None:
     wanted = code_asset(upstream)
     mirror = tmp_path / "mirror"
@@ -438,61 +315,6 @@ def test_a_mirror_and_a_clone_are_as_good(upstream: Path, root: Path, tmp_path: 
     assert (root / wanted.path / ".git").is_dir(), "a wrong one replaces nothing"
 
 
-@pytest.mark.parametrize("how", ["fetched", "clone", "copy"])
-def test_what_python_compiles_anew_is_no_change(
-    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    wanted = code_asset(upstream)
-    folder = root / wanted.path
-    if how == "fetched":
-        publish(upstream, tmp_path / "web")
-    elif how == "clone":
-        git(tmp_path, "clone", "-q", str(upstream), str(folder))
-    else:
-        shutil.copytree(upstream, folder, symlinks=True, ignore=shutil.ignore_patterns(".git"))
-    if how != "clone":
-        fetch_from(tmp_path / "web", wanted, monkeypatch)
-    (folder / "models" / "__pycache__" / "net.pyc").write_bytes(b"of this Python")
-    for hashes in (False, True):
-        assert check_asset(wanted, hashes).problems == []
-    (folder / "models" / "__pycache__" / "net.pyc").unlink()
-    assert is_fine(wanted)
-    (folder / "models" / "net.py").write_text("class Nat: ...\n")
-    assert "net.py has other content" in check_asset(wanted, hashes=True).problems[0]
-
-
-def test_a_copy_with_links_made_files_is_whole(
-    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = code_asset(upstream)
-    publish(upstream, tmp_path / "web")
-    fetch_from(tmp_path / "web", wanted, monkeypatch)
-    subprocess.run(["cp", "-rL", root / wanted.path, tmp_path / "copy"], check=True)
-    shutil.rmtree(root / wanted.path)
-    (tmp_path / "copy").rename(root / wanted.path)
-    assert not (root / wanted.path / "latest").is_symlink() and is_fine(wanted)
-
-
-def test_bytes_are_git_s_own_whatever_the_repository_and_the_user_want_changed(
-    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (upstream / "windows.txt").write_bytes(b"a\r\nb\n")
-    (upstream / "weights.bin").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
-    git(upstream, "add", "-A")
-    (upstream / ".gitattributes").write_text("*.txt text eol=crlf ident\n*.bin filter=lfs\n")
-    git(upstream, "-c", "core.safecrlf=false", "add", ".gitattributes")
-    git(upstream, "commit", "-qm", "more")
-    (tmp_path / "config").write_text(
-        f'[core]\n autocrlf = true\n[filter "lfs"]\n smudge = touch {tmp_path}/run\n required = true\n'
-    )
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
-    wanted = code_asset(upstream)
-    publish(upstream, tmp_path / "web")
-    fetch_from(tmp_path / "web", wanted, monkeypatch)
-    assert is_fine(wanted) and not (tmp_path / "run").exists()
-    assert (root / wanted.path / "windows.txt").read_bytes() == b"a\r\nb\n"
-
-
 def tree_object(repository: Path, *entries: tuple[str, str, str]) -> str:
     """The hash of a tree of (mode, name, object), which git may find malformed."""
     rows = (f"{mode} {name}".encode() + b"\0" + bytes.fromhex(named) for mode, name, named in entries)
@@ -509,12 +331,9 @@ def blob_object(repository: Path, content: str) -> str:
 
 EVIL = "written by somebody else"
 LEAVING = {
-    "a link": "its link x points outside of its folder",
-    "an absolute link": "its link x points outside of its folder",
     "a chain of links": "its link a points outside of its folder",
     "a file below a link": "its link a points outside of its folder",
     "a name": r"invalid path '\.\./outside/x'",
-    "an absolute name": "invalid path",
     "a hook": r"invalid path '\.git/hooks/x'",
 }
 
@@ -535,12 +354,9 @@ def test_a_repository_that_would_leave_its_folder_is_refused(
     file = tree_object(upstream, ("100755", "x", evil))
     up = tree_object(upstream, ("120000", "b", link("..")))
     trees = {
-        "a link": [("120000", "x", link("../outside"))],
-        "an absolute link": [("120000", "x", link("/etc"))],
         "a chain of links": [("120000", "a", link("d/b/../outside")), ("40000", "d", up)],
         "a file below a link": [("120000", "a", link(str(outside))), ("40000", "a", file)],
         "a name": [("40000", "..", tree_object(upstream, ("40000", "outside", file)))],
-        "an absolute name": [("100644", f"{outside}/x", evil)],
         "a hook": [("40000", ".git", tree_object(upstream, ("40000", "hooks", file)))],
     }
     tree = tree_object(upstream, *trees[kind])
@@ -554,39 +370,6 @@ def test_a_repository_that_would_leave_its_folder_is_refused(
     assert files(root) == {"infer/custom_models/code/outside/target"}
     assert (outside / "target").read_text() == "ours"
     assert [path.name for path in outside.parent.iterdir()] == ["outside"], "nothing is left of it"
-
-
-def test_what_the_repository_lacks_is_one_line(
-    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = code_asset(upstream)
-    with pytest.raises(CellFailure, match="git fetch: fatal: ") as failure:
-        fetch_from(tmp_path / "web", wanted, monkeypatch)
-    assert "\n" not in str(failure.value)
-    publish(upstream, tmp_path / "web")
-    with pytest.raises(CellFailure, match=r"git fetch: .*not our ref"):
-        fetch_from(tmp_path / "web", wanted._replace(commit="c" * 40), monkeypatch)
-    with pytest.raises(CellFailure, match="is not the pinned commit"):
-        fetch_from(tmp_path / "web", wanted._replace(tree="c" * 40), monkeypatch)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CellFailure, match="git is not installed"):
-        fetch_from(tmp_path / "web", wanted, monkeypatch)
-    assert files(root) == set()
-
-
-def test_a_damaged_repository_gets_no_name(
-    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = code_asset(upstream)
-    publish(upstream, tmp_path / "web")
-    objects = [path for path in (tmp_path / "web/owner/name/objects").rglob("*") if path.is_file()]
-    for path in objects:
-        path.chmod(0o644)
-        path.write_bytes(path.read_bytes()[:20])
-    monkeypatch.setattr(http, "TRIES", 1)
-    with pytest.raises(CellFailure):
-        fetch_from(tmp_path / "web", wanted, monkeypatch)
-    assert files(root) == set()
 
 
 def test_nothing_is_half_there_after_a_kill(
@@ -621,26 +404,3 @@ def test_nothing_is_half_there_after_a_kill(
     assert (tmp_path / "late").exists(), "a git that goes on is waited for"
     assert is_fine(wanted)
     assert sorted(path.name for path in (root / wanted.path).parent.iterdir()) == ["net"]
-
-
-def test_a_folder_of_an_older_prefetch_is_whole(upstream: Path, root: Path, tmp_path: Path) -> None:
-    wanted = code_asset(upstream)
-    folder = root / wanted.path
-    shutil.copytree(upstream, folder, symlinks=True, ignore=shutil.ignore_patterns(".git"))
-    lines = git(upstream, "ls-tree", "-r", "HEAD").splitlines()
-    rows = [(line.split()[0], line.split("\t")[1], line.split()[2]) for line in lines]
-    sized = [[*row, (folder / row[1]).lstat().st_size] for row in rows]
-    (folder / ".imageevalkit.json").write_text(json.dumps({"commit": wanted.commit, "files": sized}))
-    assert is_fine(wanted) and not fetch_code(wanted, "net", tmp_path / "nowhere").problems
-    (folder / "run.sh").write_text("quit\n")
-    assert "run.sh has other content" in check_asset(wanted, hashes=True).problems[0]
-
-
-def test_a_damaged_record_is_no_error(upstream: Path, root: Path, tmp_path: Path) -> None:
-    wanted = code_asset(upstream)
-    (tmp_path / wanted.source).parent.mkdir(parents=True)
-    (tmp_path / wanted.source).symlink_to(upstream)
-    fetch_code(wanted, "net", tmp_path)
-    for damaged in ("", "[]", json.dumps({"commit": wanted.commit, "files": [["1"]]})):
-        (root / wanted.path / ".imageevalkit.json").write_text(damaged)
-        assert is_fine(wanted)

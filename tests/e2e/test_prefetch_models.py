@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -79,48 +76,3 @@ def test_weights_of_all_tasks_are_fetched_once_then_checked_without_a_hub(root: 
     assert prefetch(root, *check[:1], *check[2:]).returncode == 0
     altered = prefetch(root, *check)
     assert altered.returncode == 1 and "unet/weights.safetensors has other content" in altered.stderr
-
-
-def test_another_model_path_has_no_pin_and_no_patterns(root: Path, hub: HubServer) -> None:
-    register(root, "tiny", model_path="org/tiny", model_kwargs={"revision": "f" * 40}, patterns=["*.json"])
-    options = ["--model_names", "tiny;reference-noise", "--custom_model_kwargses", "model_path=org/mine;"]
-    result = prefetch(root, *options, HF_ENDPOINT=hub.url)
-    assert result.returncode == 0, result.stderr
-    assert cached(root, "mine") == set(FILES)
-    assert "model reference-noise: needs no files" in result.stdout
-    unknown = prefetch(root, "--model_names", "tiny", HF_ENDPOINT=hub.url)
-    assert "the hub has no revision 'ffff" in unknown.stderr
-
-
-def test_what_the_disk_refuses_stops_nothing_else(root: Path, hub: HubServer) -> None:
-    file = {"url": f"{hub.url}/org/x/resolve/{COMMIT}/readme.md", "licence": "MIT"}
-    blocked = {**file, "path": "eval_models/weights/blocked/a.md"}
-    register(root, "two", assets=[blocked, {**file, "path": "eval_models/weights/b.md"}])
-    (root / "eval_models/weights").mkdir(exist_ok=True)
-    (root / "eval_models/weights/blocked").write_text("a file where a folder is needed")
-    result = prefetch(root, "--model_names", "two")
-    assert result.returncode == 1 and "Traceback" not in result.stderr
-    assert "1 asset is missing or wrong" in result.stderr and "blocked" in result.stderr.splitlines()[-1]
-    assert (root / "eval_models/weights/b.md").read_bytes() == FILES["readme.md"]
-
-
-def test_a_cache_that_can_only_be_read_is_right_where_it_is_whole(root: Path, hub: HubServer) -> None:
-    register(root, "tiny", assets=[{"hub": "org/rows", "type": "dataset", "patterns": ["*.json"]}])
-    register(root, "more", assets=[{"hub": "org/rows", "type": "dataset"}])
-    home = root / "home"
-    home.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(home)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a disk needs root")
-    try:
-        assert prefetch(root, "--model_names", "tiny", HF_ENDPOINT=hub.url).returncode == 0
-        for ours in ("imageevalkit", "trees"):  # others have filled it
-            shutil.rmtree(home / "hub/datasets--org--rows" / ours)
-        subprocess.run(["mount", "-o", "remount,ro", str(home)], check=True)
-        again = prefetch(root, "--model_names", "tiny", HF_ENDPOINT=hub.url)
-        assert again.returncode == 0, again.stderr
-        lacking = prefetch(root, "--model_names", "more", HF_ENDPOINT=hub.url)
-        assert lacking.returncode == 1 and "try 2 of" not in lacking.stderr
-        assert "Read-only file system; set HF_HOME to a folder of yours" in lacking.stderr.splitlines()[-1]
-    finally:
-        subprocess.run(["umount", str(home)], check=True)

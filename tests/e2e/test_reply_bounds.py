@@ -1,4 +1,4 @@
-"""What a server may send at most, to models and judges: bytes, words that are searched, pixels that are decoded."""
+"""Limits on a server's reply to models and judges: bytes, searched words, decoded pixels."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from custom_models.model_utils.image_replies import refusal_in_words
+from custom_models.model_utils.image_routes import Chat, read_content
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
 from imageevalkit import registry
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import in_words, parse_error
-from imageevalkit.api.replies import refusal_in_words
-from imageevalkit.api.routes import Chat, read_content
-from imageevalkit.benchmark.question import Answer, Encoding, Message, Picture, Question, Sampling
+from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.common.images import CorruptImage, decode, facts, opened
 from imageevalkit.common.redaction import beginning, one_line
 from imageevalkit.generate.model import GenerationError, ItemFailed
@@ -67,32 +67,12 @@ def sending(status: int, body: bytes, mime_type: str = "application/json", **hea
 
 
 TITLES = b"<title>" * 60_000
-# stored blocks without content: gigabytes that inflate to nothing
-NOTHING = gzip.compress(b"")[:10] + b"\0\0\0\xff\xff" * 2_000_000
 BOUNDED: dict[str, Fault] = {
     "endless": pouring(200, b" " * MIB, 1024),
     "endless_500": pouring(500, b"no " * MIB, 300),
     "titles": sending(200, TITLES, "text/html"),
-    "titles_500": sending(500, TITLES, "text/html"),
-    "deep": sending(200, b"[" * 100_000),
     "deep_500": sending(500, b'{"error":' * 20_000),
-    "digits": sending(200, b'{"choices": [], "created": ' + b"9" * 10_000 + b"}"),
     "large": lambda h, r: h.send_bytes(head_of_png(13_300, 13_300)),
-    "larger": lambda h, r: h.send_bytes(head_of_png(30_000, 30_000)),
-    "countless": lambda h, r: h.send_json(
-        200,
-        {"data": [{"b64_json": base64_of(png_of(r.prompt))}], "usage": {"output_tokens": 10**400}},
-    ),
-    "many_counts": lambda h, r: h.send_json(
-        200,
-        {
-            "data": [{"b64_json": base64_of(png_of(r.prompt))}],
-            "usage": {"output_tokens": 7, "x" * MIB: 1, **{f"tokens_{n}": n for n in range(100_000)}},
-        },
-    ),
-    "wordy": lambda h, r: h.send_image(
-        {"b64_json": base64_of(png_of(r.prompt)), "revised_prompt": "word " * MIB}
-    ),
 }
 
 
@@ -167,17 +147,13 @@ def test_a_judges_reply_is_read_up_to_what_words_take(judge: JudgeBounds) -> Non
     assert answered.attempts == 1 and judge.poured < 64 * MIB
 
 
-@pytest.mark.parametrize("body", [gzip.compress(bytes(64 * MIB), 1), NOTHING], ids=["bomb", "nothing"])
-def test_what_inflates_too_far_or_to_nothing_is_given_up(judge: JudgeBounds, body: bytes) -> None:
-    """64 MiB in a few hundred kB, and 10 MB that are no byte at all."""
-    BOUNDED["packed"] = sending(200, body, Content_Encoding="gzip")
+def test_what_inflates_too_far_is_given_up(judge: JudgeBounds) -> None:
+    BOUNDED["packed"] = sending(200, gzip.compress(bytes(64 * MIB), 1), Content_Encoding="gzip")
     judge.default = "packed"
     assert answer().error == "the reply (HTTP 200) is larger than 4 MiB"
 
 
-@pytest.mark.parametrize(
-    "coding", ["utf-8", "none", "", "Identity", "aws-chunked", "deflate", "gzip", "X-GZip"]
-)
+@pytest.mark.parametrize("coding", ["utf-8", "deflate", "X-GZip"])
 def test_a_paid_image_is_read_whatever_the_server_calls_its_coding(bounds: Bounds, coding: str) -> None:
     body = json.dumps({"data": [{"b64_json": base64_of(png_of("a cat"))}]}).encode()
     if coding == "deflate":  # without the header of zlib, as some servers send it
@@ -200,7 +176,7 @@ def test_of_an_error_only_the_beginning_is_read(bounds: Bounds, judge: JudgeBoun
 # words
 
 
-@pytest.mark.parametrize("fault", ["titles", "titles_500", "deep", "deep_500", "digits"])
+@pytest.mark.parametrize("fault", ["titles", "deep_500"])
 def test_no_reply_holds_up_the_others(bounds: Bounds, judge: JudgeBounds, fault: str) -> None:
     judge.default = bounds.default = fault
     bounds.script("a dog", "ok")
@@ -229,10 +205,7 @@ def test_no_reply_holds_up_the_others(bounds: Bounds, judge: JudgeBounds, fault:
     assert time.monotonic() - started < 4 * SLOW
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["<title" * 100_000, "<title>" * 100_000, "://" * 200_000, "I can't " * 100_000, "bearer " * 100_000],
-)
+@pytest.mark.parametrize("text", ["<title>" * 100_000, "bearer " * 100_000])
 def test_words_are_searched_in_one_pass(text: str) -> None:
     endpoint = Endpoint("http://host/v1", KEY)
     started = time.monotonic()
@@ -248,13 +221,9 @@ def test_words_are_searched_in_one_pass(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "![" * 500_000,
         "![](" + " " * 500_000 + "![](",
-        "http://host/a" + ".png?" * 100_000 + ")x",
-        "http://host/a\n" * 50_000,
         "see\nhttp://host/a" + ".png?" * 100_000 + ")x",
         "data:image/png;base64," * 50_000,
-        "[" * 500_000,
     ],
 )
 def test_images_are_looked_for_in_one_pass(text: str) -> None:
@@ -262,14 +231,6 @@ def test_images_are_looked_for_in_one_pass(text: str) -> None:
     assert not [found for found in read_content(text).images if found.encoded]
     reply = {"choices": [{"message": {"content": text}, "finish_reason": text}], "usage": {}}
     Chat().read(json.dumps(reply).encode())
-    assert time.monotonic() - started < SLOW
-
-
-@pytest.mark.parametrize("reply", [{"choices": [{}] * 300_000}, {"choices": [], "said": ["a"] * 1_000_000}])
-def test_of_many_small_things_few_are_looked_at(reply: dict[str, Any]) -> None:
-    body = json.dumps(reply).encode()
-    started = time.monotonic()
-    Chat().read(body)
     assert time.monotonic() - started < SLOW
 
 
@@ -282,55 +243,24 @@ def test_half_a_secret_is_not_shown_where_words_are_cut(monkeypatch: pytest.Monk
     assert beginning("x" * 30_000) == "x" * 10_000
 
 
-def test_absurd_counts_and_words_cost_no_image(bounds: Bounds) -> None:
-    bounds.script("a cat", "countless")
-    bounds.script("a bird", "many_counts")
-    bounds.script("a dog", "wordy")
-    price = {"text_input": 5, "image_output": 40, "estimate": 0.05}
-    made = OpenAIImagesT2I("m", price=price).generate("a cat")
-    assert made.image == png_of("a cat") and made.bill
-    assert (made.bill.tokens, made.bill.cost) == ({}, 0.05)
-    made = OpenAIImagesT2I("m", price={"image_output": 1}).generate("a bird")
-    assert made.image == png_of("a bird") and made.bill
-    assert made.bill.tokens["output_tokens"] == 7 and len(json.dumps(made.bill.tokens)) < 10_000
-    made = OpenAIImagesT2I("m").generate("a dog")
-    assert made.image == png_of("a dog") and len(made.extra["revised_prompt"]) <= 10_000
-
-
 # pixels
 
 TOO_LARGE = "13300x13300 pixels are more than the 89,478,485 that are decoded"
 
 
-@pytest.mark.parametrize("look", [decode, facts, opened])
-def test_the_header_decides_before_anything_is_decoded(look: Any) -> None:
-    with pytest.raises(CorruptImage, match=TOO_LARGE):
-        look(head_of_png(13_300, 13_300))
+def test_the_header_decides_before_anything_is_decoded() -> None:
+    for look in (decode, facts, opened):
+        with pytest.raises(CorruptImage, match=TOO_LARGE):
+            look(head_of_png(13_300, 13_300))
 
 
-@pytest.mark.parametrize("look", [decode, facts])
-def test_what_pillow_refuses_to_open_says_why(look: Any) -> None:
-    with pytest.raises(CorruptImage, match="more than the 89,478,485 that are decoded"):
-        look(head_of_png(30_000, 30_000))
-
-
-@pytest.mark.parametrize(("fault", "says"), [("large", TOO_LARGE), ("larger", "that are decoded")])
-def test_an_image_of_too_many_pixels_is_not_asked_for_again(bounds: Bounds, fault: str, says: str) -> None:
-    bounds.default = fault
+def test_an_image_of_too_many_pixels_is_not_asked_for_again(bounds: Bounds) -> None:
+    bounds.default = "large"
     error = failure(price=0.04)
     assert type(error) is ItemFailed and not error.transient
-    assert says in str(error)
+    assert TOO_LARGE in str(error)
     assert len(bounds.requests) == 1
     assert error.bill and error.bill.cost == 0.04, "it was made"
-
-
-def test_a_judge_is_not_sent_what_is_not_decoded(judge: JudgeBounds, tmp_path: Path) -> None:
-    path = tmp_path / "large.png"
-    path.write_bytes(head_of_png(13_300, 13_300))
-    for encoding in (None, Encoding("JPEG")):
-        picture = Picture(path, "ab" * 32, encoding=encoding)
-        assert f"cannot be sent: {TOO_LARGE}" in answer("Score", picture).error
-    assert not judge.requests
 
 
 def test_images_at_the_bound_are_decoded(tmp_path: Path) -> None:

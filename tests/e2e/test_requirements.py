@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -106,12 +103,6 @@ def listed(name: str) -> set[str]:
     return {canonical(re.split(r"==| @ ", line)[0]) for line in lines_of(name)}
 
 
-def python_of(name: str) -> str:
-    """The Python that a list's environment is made with, as make_env.sh reads it."""
-    header = re.search(r"^# python: (3\.\d+)$", (REPO / "requirements" / name).read_text(), re.MULTILINE)
-    return header[1] if header else "3.12"
-
-
 @pytest.mark.parametrize("name", LISTS)
 def test_every_package_is_pinned_once(name: str) -> None:
     lines = lines_of(name)
@@ -148,7 +139,12 @@ def model_modules(environment: str) -> list[str]:
 
 
 # what only the driver's report runs
-OF_THE_REPORT = ("imageevalkit.report.comparison", "imageevalkit.report.ranks", "imageevalkit.stats")
+OF_THE_REPORT = (
+    "imageevalkit.report.comparison",
+    "imageevalkit.report.leaderboard",
+    "imageevalkit.report.ranks",
+    "imageevalkit.extras.compare.power",
+)
 
 
 def evaluation(benchmarks: list[str], evaluators: tuple[str, ...]) -> list[str]:
@@ -160,7 +156,7 @@ def evaluation(benchmarks: list[str], evaluators: tuple[str, ...]) -> list[str]:
 
 
 def missing(name: str, needed: dict[str, str]) -> dict[str, str]:
-    """What a list lacks of the ``needed`` modules, with a place where each is imported."""
+    """Returns the ``needed`` modules that a list does not install, each with a place of its import."""
     there = listed(name)
     return {module: place for module, place in needed.items() if there.isdisjoint(distributions_of(module))}
 
@@ -252,85 +248,23 @@ def test_every_model_has_an_environment_in_config() -> None:
     assert models == set(environments("INFER_ENV_MAP"))
 
 
-# --- resolvable ---
-
-# Packages without a wheel: their dependencies, which else only building them would tell.
-SDISTS = {
-    "dreamsim==0.2.1": (
-        *("numpy", "open-clip-torch", "peft", "pillow", "torch", "timm", "scipy", "torchvision"),
-        "transformers",
-    ),
-    "antlr4-python3-runtime==4.9.3": (),
-    "jieba==0.42.1": (),
-}
-# glibc 2.31 (Debian 11, Ubuntu 20.04) and newer
-PLATFORM = "x86_64-manylinux_2_31"
-
-CASES = [(name, python_of(name)) for name in LISTS]
-# the Pythons that eval.sh looks for
-CASES += [("driver.txt", version) for version in ("3.11", "3.13")]
-
-
-@pytest.fixture(scope="module")
-def resolved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Future[str]]]:
-    """By list and Python: the error of uv's resolver, empty where there is none; all at once, a few side by side."""
-    folder = tmp_path_factory.mktemp("lists")
-    trial = folder / "trial.txt"
-    trial.write_text("pip\n")
-    # not from the cache, which would hide that nothing new can be asked for
-    if error := ask_uv(trial, "3.12", folder, "--refresh"):
-        assert "fetch" in error, error
-        pytest.skip(f"PyPI cannot be reached: {error}")
-    with ThreadPoolExecutor(3) as pool:
-        yield {(name, python): pool.submit(resolve_list, name, python, folder) for name, python in CASES}
-
-
-def resolve_list(name: str, python: str, folder: Path) -> str:
-    lines = (REPO / "requirements" / name).read_text().splitlines()
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_the_drivers_list_resolves_for_each_python_that_eval_sh_looks_for(
+    python: str, tmp_path: Path
+) -> None:
+    uv = pytest.importorskip("uv", reason="uv of requirements/dev.txt is not installed")
+    lines = (REPO / "requirements/driver.txt").read_text().splitlines()
     if python == "3.13":
         # make_env.sh installs these by themselves, whatever Python they declare
         lines = [line for line in lines if "ignore-requires-python" not in line]
-    # a wheel that does not come from the index is what its address says
-    lines = [line for line in lines if not _WHEEL.match(line)]
-    # beside the list itself, for what it includes
-    included = (REPO / "requirements" / name).parent
-    path = folder / f"{name.replace('/', '-')}-{python}.txt"
-    path.write_text("\n".join(re.sub("^-r ", f"-r {included}/", line) for line in lines))
-    # an index that is asked hundreds of times may fail once: what is wrong is so twice
-    return ask_uv(path, python, folder) and ask_uv(path, python, folder, "--refresh")
-
-
-def ask_uv(path: Path, python: str, folder: Path, *options: str) -> str:
-    """Why the list at ``path`` does not resolve for ``python``; empty: it does."""
-    uv = pytest.importorskip("uv", reason="uv of requirements/dev.txt is not installed")
-    config = folder / f"{path.stem}-{python}.toml"
-    config.write_text("\n".join(map(metadata, SDISTS)))
+    (tmp_path / "driver.txt").write_text("\n".join(lines))
     command = [
-        *(uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--config-file", config, path),
+        *(uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-header", tmp_path / "driver.txt"),
         *("--python", sys.executable, "--no-python-downloads", "--python-version", python),
-        # the metadata of wheels is enough: none is downloaded, and nothing is built
-        *("--python-platform", PLATFORM, "--only-binary=:all:"),
-        # but for what has no wheel, and is not built either: its dependencies are told
-        *(f"--no-binary={package.partition('==')[0]}" for package in SDISTS),
+        # the metadata of wheels is enough: none is downloaded, and nothing is built; glibc of Debian 11 and newer
+        *("--python-platform", "x86_64-manylinux_2_31", "--only-binary=:all:"),
     ]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
-    return " ".join(done.stderr.split()) if done.returncode else ""
-
-
-def metadata(package: str) -> str:
-    """What uv is told of a package instead of building it."""
-    name, _, version = package.partition("==")
-    return (
-        f"[[dependency-metadata]]\nname = {json.dumps(name)}\nversion = {json.dumps(version)}\n"
-        f"requires-dist = {json.dumps(SDISTS[package])}\n"
-    )
-
-
-@pytest.mark.parametrize(("name", "python"), CASES)
-def test_a_list_resolves_for_its_python(
-    name: str, python: str, resolved: dict[tuple[str, str], Future[str]]
-) -> None:
-    error = resolved[name, python].result()
-    if "fetch" in error:
-        pytest.skip(f"PyPI cannot be reached: {error}")
-    assert not error
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "fetch" in done.stderr:
+        pytest.skip(f"PyPI cannot be reached: {done.stderr}")
+    assert done.returncode == 0, done.stderr

@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from tests.support.checkpoints import TRAINED, begin_checkpoint, end_checkpoint
 from tests.support.fake_vllm import install, starts
 from tests.support.jobs import marked
 from tests.support.served_benchmark import add_served_benchmark
-from tests.support.tiny_vlm import save_qwen3_vl
 from tests.support.waiting import LONGEST_WAIT, wait_for
 
 pytestmark = needs_driver_env
@@ -93,9 +91,9 @@ def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree
     begin_checkpoint(tree.folder / "checkpoint-500")
     watching.until("run@500 waits: model.safetensors has 1000 bytes instead of")
     watching.until("run@700 waits:")
-    watching.until("2 not whole yet")
+    watching.until("2 not complete yet")
     shutil.rmtree(tree.folder / "checkpoint-700")
-    watching.until("run@700 has gone before it was whole: passed over")
+    watching.until("run@700 was deleted before it was complete: skipped")
     assert not starts(starts_file)
     end_checkpoint(tree.folder / "checkpoint-500", 40)
     watching.is_evaluated(500)
@@ -111,24 +109,15 @@ def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree
 
     # another start goes on: what is done is not done again
     again = tree.watch(**conda)
-    again.until("run@500, run@1000: whole, and evaluated by the results there are")
+    again.until("run@500, run@1000: complete, and evaluated before")
     again.until("2 checkpoints evaluated; ")
     assert len(starts(starts_file)) == 1
 
-    # a training that starts over writes the same step anew
-    assert "has changed" not in again.said
-    shutil.rmtree(tree.folder / "checkpoint-500")
-    end_checkpoint(tree.folder / "checkpoint-500", 90)
-    again.until("run@500 has changed since it was taken up: it is evaluated anew once it is whole")
-    again.until("add --overwrite to make them again")
-    again.until("1 checkpoint evaluated, 1 not complete")
+    assert again.stop(signal.SIGINT) == 0
     assert "Traceback" not in again.said + watching.said
-    assert again.stop(signal.SIGINT) == 1
 
 
-def test_what_was_under_way_is_gone_on_with_and_what_goes_meanwhile_has_failed(
-    tree: Tree, tmp_path: Path
-) -> None:
+def test_what_was_under_way_is_gone_on_with(tree: Tree, tmp_path: Path) -> None:
     install(tmp_path / "conda/envs/vllm")
     conda = {"CONDA_BASE": str(tmp_path / "conda")}
     end_checkpoint(tree.folder / "1000", 40)
@@ -136,32 +125,8 @@ def test_what_was_under_way_is_gone_on_with_and_what_goes_meanwhile_has_failed(
     watching.until("running     generate run@1000/alpha 0/3")
     assert watching.stop() == 143
     assert not marked(tree.marker)
-    again = tree.watch("--custom_model_kwargses", "waits=2", **conda)
+    again = tree.watch(**conda)
     again.is_evaluated(1000)
     again.until("1 checkpoint evaluated")
-    end_checkpoint(tree.folder / "2000", 80)
-    again.until("running     generate run@2000/alpha 0/3 loading model")
-    shutil.rmtree(tree.folder / "2000")
-    again.until("2000 has gone while it was evaluated")
-    again.until("1 checkpoint evaluated, 1 not complete")
-    assert "No such file or directory" in again.said
-    assert again.stop() == 1
+    assert again.stop() == 0
     assert "Traceback" not in again.said
-
-
-def test_a_judge_in_the_evaluation_itself_is_loaded_once(tree: Tree, tmp_path: Path) -> None:
-    save_qwen3_vl(tmp_path / "tiny-qwen3-vl")
-    rules = tree.checkout / "benchmarks/alpha/benchmark.py"
-    rules.write_text(rules.read_text().replace("int(answer.text[-1])", "len(answer.text) % 2"))
-    judge = ("--judges", f"alpha=transformers:{tmp_path / 'tiny-qwen3-vl'}")
-    end_checkpoint(tree.folder / "step_1", 40)
-    end_checkpoint(tree.folder / "step_2", 80)
-    watching = tree.watch(*judge, "--judge_kwargs", f"environment={sys.prefix},dtype=float32")
-    watching.is_evaluated(1)
-    watching.is_evaluated(2)
-    watching.until("2 checkpoints evaluated")
-    assert watching.stop() == 0, watching.said
-    logs = "".join(path.read_text() for path in (tree.checkout / "log").glob("run@*/alpha_evaluate_*.log"))
-    assert logs.count("judge: loading") == 1
-    assert logs.count("=== complete") == 2
-    assert not marked(tree.marker)

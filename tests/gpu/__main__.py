@@ -43,16 +43,16 @@ def main() -> int:
     """Examine the parts that the command line names. The exit status is 1 if a row failed or missed its bar."""
     parser = argparse.ArgumentParser(prog="bash test.sh --gpu", description=__doc__)
     parser.add_argument("--tiny", action="store_true", help="tiny models on the CPU; no bars of speed")
-    names = ",".join(PARTS)
-    parser.add_argument("--parts", metavar="A,B", help=f"which parts, in this order, of {names}")
+    parser.add_argument("--parts", metavar="A,B", help=f"which parts, in this order, of {','.join(PARTS)}")
     parser.add_argument(
         "--seconds", type=float, default=_LONGEST, help="for all parts on a GPU (%(default)g)"
     )
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the table into this document too")
     given = parser.parse_args()
-    chosen = given.parts.split(",") if given.parts else TINY_PARTS if given.tiny else [*PARTS]
-    if unknown := [name for name in chosen if name not in PARTS]:
-        parser.error(f"--parts {','.join(unknown)}: use {names}")
+    known = TINY_PARTS if given.tiny else [*PARTS]
+    chosen = given.parts.split(",") if given.parts else known
+    if unknown := [name for name in chosen if name not in known]:
+        parser.error(f"--parts {','.join(unknown)}: use {','.join(known)}")
     try:
         machine = described(given.tiny)
     except RuntimeError as error:

@@ -7,15 +7,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from imageevalkit.plan.gpus import memory, visible_gpus
-from imageevalkit.run.gpu_pool import LEASES
 from perf.toolkit import BENCHMARK
 from tests.gpu.kit import Kit
 from tests.gpu.part import Part
-from tests.support.fake_gpus import install_fake_gpus, set_memory
 
 _IMAGES = 3
 _MIB = 1 << 20
@@ -36,57 +33,23 @@ sys.stdin.read()
 
 
 def examine(part: Part) -> None:
-    """Examine the GPUs of this machine; on the CPU, fakes of them."""
-    for label, run in (("NVML beside torch", _nvml), ("device masks", _masks)):
-        if part.tiny:
-            part.skip(label, "no GPU")
-        else:
-            part.attempt(label, run, part)
-    machine = _Machine(part)
-    part.attempt("leases of two runs", _leases, part, machine)
-    part.attempt("the floor of free memory", _floor, part, machine)
-    (LEASES / machine.fake).unlink(missing_ok=True)
+    """Examine the GPUs of this machine."""
+    part.attempt("NVML beside torch", _nvml, part)
+    part.attempt("device masks", _masks, part)
+    kit = Kit(part, part.folder / "tree", _IMAGES)
+    kit.add("holding", "tests.gpu.models", "Holding", gpus=1)
+    part.attempt("leases of two runs", _leases, part, kit)
+    part.attempt("the floor of free memory", _floor, part, kit)
 
 
-class _Machine:
-    """The toolkit with a model that holds a GPU, which is a fake in ``part.folder`` on the CPU."""
-
-    def __init__(self, part: Part) -> None:
-        self.kit = Kit(part, part.folder / "tree", _IMAGES)
-        self.kit.add("holding", "tests.gpu.models", "Holding", gpus=1)
-        self.environ: dict[str, str] = {}
-        self._gpus, self.fake = part.folder / "gpus", f"GPU-fake-{os.getpid()}"
-        if part.tiny:
-            self.environ["FAKE_NVML"] = install_fake_gpus(self._gpus, [self.fake])
-            self.environ["CUDA_VISIBLE_DEVICES"] = "0"
-        self._tiny = part.tiny
-
-    def start(self, folder: Path, until: Path) -> subprocess.Popen[str]:
-        """A run of the model with results in ``folder``, which generates no image before the file ``until`` exists."""
-        return self.kit.start(
-            *("--model_names", "holding", "--ds_names", BENCHMARK, "--eval", "false", "--replicas", "1"),
-            *("--custom_model_kwargses", f"spans={folder}.spans,until={until}"),
-            **self.environ,
-            IMAGEEVALKIT_OUTPUT=str(folder / "output"),
-            IMAGEEVALKIT_LOG=str(folder / "log"),
-        )
-
-    def hold(self) -> Callable[[], None]:
-        """Let another process hold GPU memory; returns a function that ends it."""
-        if self._tiny:
-            set_memory(self._gpus, {self.fake: 80 * _HELD})
-            return lambda: set_memory(self._gpus, {self.fake: 0.5})
-        pipe = subprocess.PIPE
-        command = [sys.executable, "-c", _HOLD, str(_HELD)]
-        holder = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
-        assert holder.stdout
-        if holder.stdout.readline() != "held\n":
-            raise RuntimeError("another process cannot take GPU memory")
-
-        def release() -> None:
-            holder.communicate("")
-
-        return release
+def _start(kit: Kit, folder: Path, until: Path) -> subprocess.Popen[str]:
+    """A run of the model with results in ``folder``, which generates no image before the file ``until`` exists."""
+    return kit.start(
+        *("--model_names", "holding", "--ds_names", BENCHMARK, "--eval", "false", "--replicas", "1"),
+        *("--custom_model_kwargses", f"spans={folder}.spans,until={until}"),
+        IMAGEEVALKIT_OUTPUT=str(folder / "output"),
+        IMAGEEVALKIT_LOG=str(folder / "log"),
+    )
 
 
 def _nvml(part: Part) -> None:
@@ -133,12 +96,12 @@ def _masks(part: Part) -> None:
     part.check("CUDA_VISIBLE_DEVICES by index, by UUID, empty: torch and a run see the same", problems)
 
 
-def _leases(part: Part, machine: _Machine) -> None:
+def _leases(part: Part, kit: Kit) -> None:
     folders, until = [part.folder / name for name in ("one", "two")], part.folder / "until"
-    holder = machine.start(folders[0], until)
+    holder = _start(kit, folders[0], until)
     while holder.poll() is None and not Path(f"{folders[0]}.spans.begun").exists():
         time.sleep(0.05)
-    other = machine.start(folders[1], until)
+    other = _start(kit, folders[1], until)
     has_waited = _says(other, "held by another run")
     until.touch()
     print(holder.communicate()[0], other.communicate()[0], sep="\n", flush=True)
@@ -150,20 +113,24 @@ def _leases(part: Part, machine: _Machine) -> None:
             problems.append("both runs had the GPU at the same time")
     if not has_waited:
         problems.append("the second run did not report that it waits for the first")
-    part.check("two runs: one has the GPU, the other waits for it", problems, _kind(part))
+    part.check("two runs: one has the GPU, the other waits for it", problems)
 
 
-def _floor(part: Part, machine: _Machine) -> None:
+def _floor(part: Part, kit: Kit) -> None:
     folder = part.folder / "three"
-    release = machine.hold()
-    run = machine.start(folder, until=folder.parent)
+    command = [sys.executable, "-c", _HOLD, str(_HELD)]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout
+    if holder.stdout.readline() != "held\n":
+        raise RuntimeError("another process cannot take GPU memory")
+    run = _start(kit, folder, until=folder.parent)
     has_waited = _says(run, "in use by another process")
-    release()
+    holder.communicate("")
     print(run.communicate()[0], flush=True)
     problems = [] if has_waited else ["the run did not wait"]
     if len(_spans(folder)) < _IMAGES:
         problems.append("the run did not resume when the memory was free")
-    part.check("a run waits until GPU_MIN_FREE_MEMORY is free", problems, _kind(part))
+    part.check("a run waits until GPU_MIN_FREE_MEMORY is free", problems)
 
 
 def _says(run: subprocess.Popen[str], words: str) -> bool:
@@ -182,7 +149,3 @@ def _spans(folder: Path) -> list[tuple[float, float]]:
         return []
     rows = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
     return [(float(row[0]), float(row[1])) for row in rows]
-
-
-def _kind(part: Part) -> str:
-    return "a fake GPU" if part.tiny else ""

@@ -5,19 +5,17 @@ The toolkit looks at an image once for all questions about it; the plain way, as
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from imageevalkit import registry
-from imageevalkit.benchmark.question import Picture, Question
+from imageevalkit.benchmark.question import Question
 from imageevalkit.judges.choice import JudgeOptions
 from perf.harness import Row, at_least, at_most
 from tests.gpu.architectures import QWEN2_5_VL_7B
 from tests.gpu.part import Part, held
 from tests.gpu.ways import Numbers, compare, differences
-from tests.support.image_questions import atom_questions, read_prompts, save_image
+from tests.support.image_questions import atom_questions, make_prompts, save_image
 from tests.support.plain_judge import PlainJudge
 from tests.support.tiny_vlm import save_qwen2_5_vl
 from tests.support.vision_passes import VisionPasses
@@ -27,9 +25,6 @@ _IMAGES, _TINY_IMAGES, _PER_TURN = 24, 4, 4
 _GREEDY = {"repetition_penalty": 1.0}
 """Soft-TIFA puts the checkpoint's own sampling aside."""
 _APART, _TINY_APART = 0.02, 1e-4
-_CONTROL = at_most(0.5)
-_CHECKED = 8
-"""The number of questions that a plain forward pass answers too, about their own and about another image."""
 
 
 def examine(part: Part) -> None:
@@ -57,27 +52,14 @@ def examine(part: Part) -> None:
         for question in asked:
             yield _shares(question, official.ask(question, **_GREEDY).probabilities)
 
-    def pass_forward(asked: Sequence[Question]) -> Iterator[Numbers]:
-        for question in asked:
-            yield _shares(question, official.forward(question))
-
     label = f"Qwen2.5-VL, {sum(map(len, turns))} questions about {count} images / generate calls"
-    limit = at_most(_TINY_APART if part.tiny else _APART)
     before = held()
     list(ask_judge(turns[0][:1]))  # loads the judge
     own = plain_own, held() - before
     both = compare(part, label, ask_plain, ask_judge, turns, _OF_PLAIN_CALLS, own)
+    limit = at_most(_TINY_APART if part.tiny else _APART)
     words = "  largest difference of a probability among the choices"
-    part.add(Row(f"{words}: generate calls", max(differences(*both)), limit))
-    asked = turns[0][:_CHECKED]
-    passed = list(pass_forward(asked))
-    difference = max(differences(passed, both[1][: len(asked)]))
-    part.add(Row(f"{words}: forward passes", difference, limit))
-    other = next(question.pictures[0] for question in turns[-1])
-    control = max(differences(passed, list(pass_forward([_about(other, question) for question in asked]))))
-    note = {"note": f"another image: {control:.2g}"}
-    ratio = difference / control if control else math.inf
-    part.add(Row("  the same / that of another image", ratio, _CONTROL, note))
+    part.add(Row(words, max(differences(*both)), limit))
     with VisionPasses() as vision:
         list(ask_judge([question for asked in turns for question in asked]))
     part.add(Row("  passes of images through the vision tower / images", vision.images / count, at_most(1.0)))
@@ -92,23 +74,12 @@ def _shares(question: Question, probabilities: Mapping[str, float]) -> list[floa
     return [probability / sum(found) for probability in found]
 
 
-def _about(picture: Picture, question: Question) -> Question:
-    """Returns ``question`` about ``picture``."""
-    messages = [
-        message._replace(
-            parts=tuple(picture if isinstance(each, Picture) else each for each in message.parts)
-        )
-        for message in question.messages
-    ]
-    return replace(question, messages=tuple(messages))
-
-
 def _questions(part: Part, count: int) -> list[list[Question]]:
     """The questions about ``count`` images of 512 to 1024 pixels a side, those of a few images in each turn."""
     rng = random.Random(0)
     sides = range(64, 129, 32) if part.tiny else range(512, 1025, 64)
     about = []
-    for n, prompt in enumerate(read_prompts(count).prompts):
+    for n, prompt in enumerate(make_prompts(count)):
         picture = save_image(part.folder / f"{n:04d}.png", (rng.choice(sides), rng.choice(sides)), seed=n)
         about.append(atom_questions(prompt, picture))
     starts = range(0, count, _PER_TURN)

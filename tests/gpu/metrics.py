@@ -170,6 +170,10 @@ METRICS: dict[str, Metric] = {
 }
 
 
+_TINY_METRICS = ("CLIPScore, ViT-B/32", _HALVED, "VQAScore, CLIP-FlanT5-XL")
+"""The metric models of ``--tiny``: one of each library, and one in half precision."""
+
+
 class Loaded(NamedTuple):
     """An encoder with its ``models``, which stay in memory, and questions.
 
@@ -188,8 +192,8 @@ def examine(part: Part) -> None:
     with ThreadPoolExecutor(available_cores()) as threads:
         pictures = list(threads.map(partial(_save, part.folder, side), range(count)))
     loaded: dict[str, Loaded] = {}
-    for n, (label, metric) in enumerate(METRICS.items()):
-        given = (part, label, metric, part.folder / str(n), pictures, loaded)
+    for n, label in enumerate(_TINY_METRICS if part.tiny else METRICS):
+        given = (part, label, METRICS[label], part.folder / str(n), pictures, loaded)
         part.attempt(label, _metric, *given, seconds=_LONGEST_METRIC)
     words = f"{_HALVED}: a batch that does not fit is halved, its numbers stay"
     if part.tiny:

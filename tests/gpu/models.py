@@ -19,7 +19,6 @@ KILLED, HANGS, TOO_LARGE = 5, 9, 10
 """Numbers of items: the first try kills or hangs its process; no memory is enough for the last."""
 _SHARE = 0.3
 """The share of the GPU's memory that an item takes. Three items do not fit."""
-_FITTING = 2
 _PAUSE = 2.0
 """Seconds before a process ends, in which another thread sends what it has to say."""
 
@@ -29,14 +28,13 @@ class Faulty(ImageModel):
 
     Args:
         marks: a folder that remembers, over all processes, what has happened.
-        fake: whether the errors of memory are only raised; else GPU memory is really asked for.
     """
 
     model_name = "faulty"
     batch_size = 4
 
-    def __init__(self, model_path: str, *, marks: str, fake: bool) -> None:
-        self._marks, self._fake = Path(marks), fake
+    def __init__(self, model_path: str, *, marks: str) -> None:
+        self._marks = Path(marks)
         self._prompts = make_prompts(FAULTY_ITEMS)
 
     def generate(self, prompt: str, seed: int = 42) -> Image.Image:
@@ -47,7 +45,7 @@ class Faulty(ImageModel):
         """Returns an image for each of ``prompts``, or does what the number of one says."""
         numbers = [self._prompts.index(prompt) for prompt in prompts]
         items = 9 if numbers == [TOO_LARGE] else len(numbers)
-        held = self._allocate(items)
+        held = _allocate(items)
         if KILLED in numbers and self._is_first("killed"):
             time.sleep(_PAUSE)
             os.kill(os.getpid(), signal.SIGKILL)
@@ -56,22 +54,19 @@ class Faulty(ImageModel):
         del held
         return [Image.new("RGB", (64, 64), (20 * number, 99, 99)) for number in numbers]
 
-    def _allocate(self, items: int) -> Any:
-        import torch
-
-        if not self._fake:
-            total = torch.cuda.get_device_properties(0).total_memory
-            return torch.empty(int(items * _SHARE * total), dtype=torch.uint8, device="cuda")
-        if items > _FITTING:
-            raise torch.cuda.OutOfMemoryError(f"CUDA out of memory: a fake for {items} items")
-        return None
-
     def _is_first(self, name: str) -> bool:
         try:
             (self._marks / name).touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
+
+
+def _allocate(items: int) -> Any:
+    import torch
+
+    total = torch.cuda.get_device_properties(0).total_memory
+    return torch.empty(int(items * _SHARE * total), dtype=torch.uint8, device="cuda")
 
 
 class Holding(ImageModel):

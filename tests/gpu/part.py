@@ -43,8 +43,8 @@ PARTS: dict[str, PartSetting] = {
 }
 """The parts in their order. The limits exceed the total: a part rarely needs its limit, and the last parts may get no
 time."""
-TINY_PARTS = [name for name in PARTS if name not in ("flux.1-dev", "qwen-image")]
-"""The parts that ``--tiny`` runs: tiny pipelines differ in their classes only, which ``precision`` covers."""
+TINY_PARTS = ["judge", "metrics", "sd3.5-medium"]
+"""The parts that ``--tiny`` runs: those that measure. The others examine the GPU itself, or differ in their classes."""
 
 
 class Part:

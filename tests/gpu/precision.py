@@ -43,10 +43,7 @@ def _family(part: Part, name: str) -> None:
         options = {"device": part.device, "dtype": dtype, "batch_size": batch_size}
         return RandomT2I("", architecture=name, tiny=True, **options, **_CALL)
 
-    # a convolution in bfloat16 takes a CPU long
-    sizes = _BATCHES[:1] if part.tiny else _BATCHES
-    prompts = _PROMPTS[: sizes[-1]]
-    seeds = list(range(len(prompts)))
+    seeds = list(range(len(_PROMPTS)))
     alone = model()
     plain = _singly(alone, seeds)
     problems = [] if _apart(plain, _singly(alone, seeds)) == 0 else ["the same seeds make other pixels"]
@@ -55,16 +52,13 @@ def _family(part: Part, name: str) -> None:
         problems.append(f"other seeds make almost the same pixels: they differ by {other:.2g}")
     part.check(f"{name}: the same seed twice, another seed", problems, f"another differs by {other:.3g}")
     for dtype, limit in _HALF.items():
-        label = f"{name}: {dtype} against float32"
-        if part.tiny and dtype == "float16":
-            part.skip(label, "not on the CPU")
-        else:
-            _distance(part, label, _apart(plain, _singly(model(dtype), seeds)) / other, limit)
-    for size in sizes:
+        distance = _apart(plain, _singly(model(dtype), seeds)) / other
+        _distance(part, f"{name}: {dtype} against float32", distance, limit)
+    for size in _BATCHES:
         batched, made = model(batch_size=size), list[Any]()
         for start in range(0, len(seeds), size):
             chunk = slice(start, start + size)
-            made += batched.generate_batch(prompts[chunk], seeds[chunk])
+            made += batched.generate_batch(_PROMPTS[chunk], seeds[chunk])
         distance = _apart(plain, [np.asarray(each.image, dtype=float) for each in made]) / other
         _distance(part, f"{name}: batches of {size} against single images", distance, _BATCH_APART)
 

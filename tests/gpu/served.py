@@ -1,4 +1,4 @@
-"""A judge that a run serves with vLLM, where that is installed; on the CPU a fake of vLLM's command."""
+"""A judge that a run serves with vLLM, where that is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 from perf.harness import Row, at_least
 from tests.gpu.kit import Kit
 from tests.gpu.part import Part
-from tests.support.fake_vllm import install
 from tests.support.served_benchmark import add_served_benchmark
 from tests.support.tiny_vlm import save_qwen3_vl
 
@@ -34,26 +33,19 @@ _QUESTIONS = 3
 def examine(part: Part) -> None:
     """Evaluate a reference model with a served judge."""
     program = shutil.which("vllm", path=f"{sys.prefix}/bin:{os.environ['PATH']}")
-    environment = Path(program).parents[1] if program and not part.tiny else part.folder / "vllm"
-    judge = part.folder / "judge"
-    if part.tiny:
-        install(environment)
-        judge.mkdir()
-        (judge / "config.json").write_text("{}")  # all that is looked at before vLLM starts
-    elif program:
-        save_qwen3_vl(judge, text=_TEXT, vision=_VISION, dtype="bfloat16", device="cuda")
-    else:
+    if not program:
         part.skip(_LABEL, "no vllm on PATH")
         return
+    judge = part.folder / "judge"
+    save_qwen3_vl(judge, text=_TEXT, vision=_VISION, dtype="bfloat16", device="cuda")
     kit = Kit(part, part.folder / "tree", 1)
     add_served_benchmark(kit.checkout, "served")
     with (kit.checkout / "config.local.sh").open("a", encoding="utf-8") as config:
-        config.write(f"EVAL_ENV_MAP['vllm']='{environment}'\n")
+        config.write(f"EVAL_ENV_MAP['vllm']='{Path(program).parents[1]}'\n")
     words = ("--model_names", "reference-noise", "--ds_names", "served", "--judges", f"served=vllm:{judge}")
-    env = {"CUDA_VISIBLE_DEVICES": ""} if part.tiny else {}
-    print(kit.start(*words, **env).communicate()[0], flush=True)
+    print(kit.start(*words).communicate()[0], flush=True)
     replies = kit.records("judgements.jsonl", "served", "reference-noise")
     answered = sum(record["status"] != "failed" for record in replies)
-    note = "a fake vLLM" if part.tiny else json.dumps(kit.result("reference-noise", "served").get("state"))
+    note = json.dumps(kit.result("reference-noise", "served").get("state"))
     problems = [] if replies else [kit.last_words()]
     part.add(Row(_LABEL, answered / _QUESTIONS, at_least(1.0), {"note": note}, problems))

@@ -12,7 +12,6 @@ import signal
 import socket
 import stat
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.waiting import LONGEST_WAIT, wait_for
@@ -27,20 +26,14 @@ PROGRAMS: tuple[str, ...] = (
     "scontrol",
     "sinfo",
 )
-OF_ACCOUNTING: tuple[str, ...] = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db", "mariadb")
 
 
-def lacking(accounting: bool = False) -> str:
+def lacking() -> str:
     """Why there can be no cluster here; empty where there can."""
     if os.geteuid():
         return "only root can start a Slurm"
-    packages = [(PROGRAMS, "slurm-wlm, munge")]
-    if accounting:
-        packages += [(OF_ACCOUNTING, "slurmdbd, mariadb-server-core, mariadb-client-core")]
-    for programs, found_in in packages:
-        if missing := [name for name in programs if not shutil.which(name)]:
-            return f"no {', '.join(missing)} ({found_in})"
-    return ""
+    missing = [name for name in PROGRAMS if not shutil.which(name)]
+    return f"no {', '.join(missing)} (slurm-wlm, munge)" if missing else ""
 
 
 def _free_ports(count: int) -> list[int]:
@@ -56,14 +49,11 @@ def _free_ports(count: int) -> list[int]:
 class Cluster:
     """Its files are in ``folder``; ``environ`` is what its commands need. Stops by pid.
 
-    Jobs in the partition ``high`` take the place of those in ``low``, which are put back into the queue. With
-    ``accounting`` a database knows who may submit what: root for the account ``vision``, as QOS ``normal`` or ``long``.
+    Jobs in the partition ``high`` take the place of those in ``low``, which are put back into the queue.
     """
 
-    def __init__(
-        self, folder: Path, nodes: int = 2, gpus: int = 2, cpus: int = 8, accounting: bool = False
-    ) -> None:
-        self.folder, self.nodes = folder, [f"n{n + 1}" for n in range(nodes)]
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.nodes = folder, ["n1", "n2"]
         self.conf = folder / "slurm.conf"
         self.environ = {"SLURM_CONF": str(self.conf)}
         folder.chmod(0o755)
@@ -73,15 +63,13 @@ class Cluster:
         key = folder / "munge" / "key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
-        for n in range(gpus):
+        for n in range(2):
             os.mknod(folder / "gpu" / f"nvidia{n}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
         self._host = socket.gethostname().split(".")[0]
-        controller, unused, database, *ports = _free_ports(3 + len(self.nodes))
-        lines = self._lines_of_daemons(controller, unused)
-        lines += self._lines_of_accounting(database) if accounting else []
-        lines += self._lines_of_nodes(ports, gpus, cpus)
+        controller, unused, *ports = _free_ports(2 + len(self.nodes))
+        lines = [*self._lines_of_daemons(controller, unused), *self._lines_of_nodes(ports)]
         self.conf.write_text("\n".join(lines) + "\n")
-        self._start(database if accounting else None)
+        self._start()
 
     def _lines_of_daemons(self, controller: int, unused: int) -> list[str]:
         folder = self.folder
@@ -124,32 +112,15 @@ class Cluster:
             "MinJobAge=60",
         ]
 
-    def _lines_of_accounting(self, port: int) -> list[str]:
-        socket_of_munge = self.folder / "munge" / "socket"
-        conf = self.folder / "slurmdbd.conf"
-        conf.write_text(
-            f"AuthType=auth/munge\nAuthInfo=socket={socket_of_munge}\nDbdHost=localhost\nDbdPort={port}\n"
-            f"SlurmUser=root\nLogFile={self.folder}/log/slurmdbd.log\nPidFile={self.folder}/slurmdbd.pid\n"
-            "StorageType=accounting_storage/mysql\nStorageUser=root\nStorageLoc=slurm_acct_db\n"
-        )
-        conf.chmod(0o600)
-        return [
-            "AccountingStorageType=accounting_storage/slurmdbd",
-            "AccountingStorageHost=localhost",
-            f"AccountingStoragePort={port}",
-            f"AccountingStoragePass={socket_of_munge}",
-            "AccountingStorageEnforce=associations,limits,qos",
-        ]
-
-    def _lines_of_nodes(self, ports: list[int], gpus: int, cpus: int) -> list[str]:
-        devices = f"{self.folder}/gpu/nvidia[0-{gpus - 1}]"
+    def _lines_of_nodes(self, ports: list[int]) -> list[str]:
+        devices = f"{self.folder}/gpu/nvidia[0-1]"
         (self.folder / "gres.conf").write_text(
             "".join(f"NodeName={node} Name=gpu File={devices}\n" for node in self.nodes)
         )
         return [
             *(
-                f"NodeName={node} NodeHostname={self._host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} "
-                f"RealMemory=16000 Gres=gpu:{gpus} State=UNKNOWN"
+                f"NodeName={node} NodeHostname={self._host} NodeAddr=127.0.0.1 Port={port} CPUs=8 "
+                f"RealMemory=16000 Gres=gpu:2 State=UNKNOWN"
                 for node, port in zip(self.nodes, ports, strict=True)
             ),
             "PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PreemptMode=OFF",
@@ -157,63 +128,25 @@ class Cluster:
             "PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=9 PreemptMode=OFF",
         ]
 
-    def _start(self, database: int | None) -> None:
+    def _start(self) -> None:
         munge = self.folder / "munge"
         places = {"socket": munge / "socket", "key-file": munge / "key", "pid-file": munge / "pid"}
         places |= {"log-file": munge / "log", "seed-file": munge / "seed"}
         self._run(
             "munged", "--force", "--num-threads=2", *(f"--{name}={path}" for name, path in places.items())
         )
-        if database is not None:
-            self._start_accounting()
         self.start_controller()
         for node in self.nodes:
             self.start_node(node)
         wait_for(lambda: set(self.states().values()) == {"idle"})
 
-    def _start_accounting(self) -> None:
-        """The database with its own socket, and no port; then the daemon that asks it."""
-        folder, data = self.folder, self.folder / "db"
-        file = folder / "db.sock"
-        self._run(
-            *("mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root", "--skip-test-db"),
-            "--auth-root-authentication-method=socket",
-        )
-        subprocess.Popen(
-            [
-                *("mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", f"--socket={file}"),
-                *(f"--pid-file={folder}/mariadbd.pid", "--skip-networking", "--innodb-buffer-pool-size=64M"),
-                *("--innodb-lock-wait-timeout=900", f"--log-error={folder}/log/mariadb.log"),
-            ],
-            start_new_session=True,
-            stderr=subprocess.DEVNULL,
-        )
-        asked = ("mariadb", "--no-defaults", f"--socket={file}", "--execute")
-        wait_for(lambda: self._does(*asked, "create database slurm_acct_db"))
-        # it reads the file beside the slurm.conf that SLURM_CONF names
-        self._run("slurmdbd", MYSQL_UNIX_PORT=str(file))
-        wait_for(lambda: self._does("sacctmgr", "--noheader", "show", "cluster"))
-        for words in (
-            ["cluster", "test"],
-            ["qos", "long"],
-            ["account", "vision"],
-            ["user", "root", "account=vision", "qos=normal,long"],
-        ):
-            self._run("sacctmgr", "--immediate", "add", *words)
-
-    def _does(self, *command: str) -> bool:
-        done = subprocess.run(command, capture_output=True, env=os.environ | self.environ)
-        return done.returncode == 0
-
-    def _run(self, *command: str, **environ: str) -> str:
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=os.environ | self.environ | environ
-        )
+    def _run(self, *command: str) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | self.environ)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
 
     def ask(self, *command: str) -> str:
-        """What a command of Slurm's prints."""
+        """Returns the output of a command of Slurm."""
         return self._run(*command)
 
     def states(self) -> dict[str, str]:
@@ -239,18 +172,6 @@ class Cluster:
     def kill_controller(self) -> None:
         """It is gone at once, and what it has not saved is lost."""
         _kill(self.folder / "slurmctld.pid")
-
-    @contextlib.contextmanager
-    def setting(self, name: str, value: str) -> Iterator[None]:
-        """The controller goes by one more line of slurm.conf, which later tests of the cluster do not see."""
-        usual = self.conf.read_text()
-        self.conf.write_text(f"{usual}{name}={value}\n")
-        self._run("scontrol", "reconfigure")
-        try:
-            yield
-        finally:
-            self.conf.write_text(usual)
-            self._run("scontrol", "reconfigure")
 
     def empty(self, seconds: float = LONGEST_WAIT) -> None:
         """End all jobs. Raises AssertionError: there are some after ``seconds``."""

@@ -12,17 +12,12 @@ from tests.slurm.runs import make_cluster_checkout
 
 
 @pytest.fixture(scope="module")
-def folder_of_cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two nodes of two fake GPUs each."""
     folder = tmp_path_factory.mktemp("slurm")
     for above in folder.parents[:3]:
         above.chmod(above.stat().st_mode | 0o055)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def cluster(folder_of_cluster: Path) -> Iterator[Cluster]:
-    """Two nodes of two fake GPUs each."""
-    cluster = Cluster(folder_of_cluster)
+    cluster = Cluster(folder)
     yield cluster
     cluster.stop()
 

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.slurm.cluster import lacking
@@ -22,16 +23,8 @@ from benchmarks.quicktext.benchmark import QuickText
 
 class Other(QuickText):
     name = "quicktext-b"
-
-
-class Third(QuickText):
-    name = "quicktext-c"
-
-
-class Fourth(QuickText):
-    name = "quicktext-d"
 """
-BENCHMARKS = ("quicktext", "quicktext-b", "quicktext-c", "quicktext-d")
+BENCHMARKS = ("quicktext", "quicktext-b")
 MODELS = ("reference-typeset", "reference-noise", "reference-blank")
 ON_GPUS = "declare -gA INFER_GPU_MAP=({})\n".format(" ".join(f"['{name}']=1" for name in MODELS))
 # the models of the text reader take seconds; this one's scores are those of the bytes of each image, too
@@ -64,7 +57,7 @@ _TICK, _LOOK_EVERY, _TAKEN_WITHIN = 0.2, 0.5, 5.0
 
 
 def make_cluster_checkout(folder: Path) -> Path:
-    """With four benchmarks of text, and models that take a GPU each, whether they use it or not."""
+    """With two benchmarks of text, and models that take a GPU each, whether they use it or not."""
     checkout = make_checkout(folder)
     variants = checkout / "benchmarks" / "variants"
     variants.mkdir()
@@ -104,7 +97,7 @@ def start(checkout: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def records(checkout: Path, model: str) -> list[dict[str, Any]]:
-    """Of the images of ``model`` and quicktext."""
+    """Returns the records of the images of ``model`` and quicktext."""
     path = checkout / "output" / model / "quicktext" / "generation.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -114,7 +107,7 @@ def count(checkout: Path, model: str) -> int:
 
 
 def run_folder(checkout: Path) -> Path:
-    """That of the last run."""
+    """Returns the folder of the last run."""
     return max((checkout / "log" / "runs").iterdir(), key=lambda folder: folder.stat().st_mtime_ns)
 
 
@@ -125,18 +118,11 @@ def states(checkout: Path) -> dict[str, str]:
 
 
 def log_of(checkout: Path, job: str) -> str:
-    """What was printed of ``job`` (``generate_slow``) on its nodes, but for the stage itself."""
+    """Returns the output of ``job`` (``generate_slow``) on its nodes, without the stage's own output."""
     return (run_folder(checkout) / "slurm" / f"{job}.log").read_text()
 
 
-def processes(checkout: Path) -> list[str]:
-    """Those of jobs and launchers of ``checkout``."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:  # it has just ended
-            continue
-        if str(checkout) in command:
-            found.append(command)
-    return found
+def processes(checkout: Path) -> list[list[str]]:
+    """Returns the processes of jobs and launchers of ``checkout``."""
+    found = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return [words for words in found if str(checkout) in " ".join(words)]

@@ -51,7 +51,7 @@ def test_ctrl_c_while_the_controller_is_away(checkout: Path, cluster: Cluster) -
     run.send_signal(signal.SIGINT)
     status = run_eval(checkout, "--status")
     assert status.returncode == 2 and "generate slow/quicktext" in status.stdout
-    assert "runs on a cluster are not all seen: " in status.stderr
+    assert "the list lacks runs on the cluster: " in status.stderr
     cluster.start_controller()
     told = run.communicate(timeout=LONGEST_WAIT)
     assert run.returncode == 130, told
@@ -61,8 +61,10 @@ def test_ctrl_c_while_the_controller_is_away(checkout: Path, cluster: Cluster) -
 
 
 def wait_until_saved(cluster: Cluster, job: str) -> None:
-    """What the controller knows of ``job`` outlives it. Else Slurm would start it a second time, see that it is there,
-    and hold it: that is for an administrator."""
+    """Waits until the controller has saved ``job``.
+
+    Otherwise a restarted controller would start the job a second time, and hold it for an administrator.
+    """
     number, _ = cluster.jobs()[job]
     now = time.time()
     cluster.ask("scontrol", "update", f"JobId={number}", "TimeLimit=1000")

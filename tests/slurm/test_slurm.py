@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from itertools import combinations
 from pathlib import Path
-
-import pytest
 
 from tests.slurm.cluster import Cluster
 from tests.slurm.runs import (
     BENCHMARKS,
     MODELS,
-    ON_GPUS,
     add_slow_model,
     count,
     hurry,
@@ -49,12 +45,11 @@ def on_gpus(checkout: Path) -> list[tuple[str, float, float]]:
 
 
 def test_a_matrix_is_scored_as_on_this_machine_and_no_gpu_has_two_jobs(checkout: Path) -> None:
-    benchmarks = BENCHMARKS[:2]
-    words = ["--model_names", ";".join(MODELS), "--ds_names", ";".join(benchmarks), "--limit", "2"]
+    words = ["--model_names", ";".join(MODELS), "--ds_names", ";".join(BENCHMARKS), "--limit", "2"]
     done = run_eval(checkout, *words, "--launcher", "slurm")
     assert done.returncode == 0, done.stdout + done.stderr
     there = results(checkout)
-    assert len(there) == len(MODELS) * len(benchmarks)
+    assert len(there) == len(MODELS) * len(BENCHMARKS)
     jobs = on_gpus(checkout)
     assert len(jobs) == len(MODELS)
     for (gpu, began, ended), (other, later, end) in combinations(sorted(jobs), 2):
@@ -66,38 +61,13 @@ def test_a_matrix_is_scored_as_on_this_machine_and_no_gpu_has_two_jobs(checkout:
     assert results(checkout) == there
 
 
-@pytest.mark.parametrize(
-    ("config", "says"),
-    [
-        ("declare -gA SLURM_PARTITION_MAP=(['*']='nowhere')", "Invalid partition name specified"),
-        (
-            "declare -gA SLURM_PARTITION_MAP=(['genrate']='debug')",
-            "unknown key 'genrate' (did you mean 'generate'?)",
-        ),
-        ("SLURM_MAX_JOBS=many", "SLURM_MAX_JOBS in config.sh is 'many'"),
-        ("declare -gA SLURM_ARGS_MAP=(['*']='--comment \"x')", "SLURM_ARGS_MAP in config.sh"),
-        ("declare -gA INFER_GPU_MAP=(['reference-noise']=3)", "3 GPU(s), but a node has 2"),
-    ],
-)
-def test_a_slip_is_one_line(checkout: Path, config: str, says: str) -> None:
-    (checkout / "config.local.sh").write_text(config + "\n")
+def test_what_sbatch_refuses_is_one_line(checkout: Path) -> None:
+    (checkout / "config.local.sh").write_text("declare -gA SLURM_PARTITION_MAP=(['*']='nowhere')\n")
     words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "2"]
     done = run_eval(checkout, *words, "--launcher", "slurm")
-    assert done.returncode in (1, 2)
-    assert says in done.stderr + done.stdout
-    assert "Traceback" not in done.stderr + done.stdout
-
-
-def test_bounds_hold_jobs_back(checkout: Path, cluster: Cluster) -> None:
-    (checkout / "config.local.sh").write_text(ON_GPUS + "SLURM_MAX_JOBS=1\n")
-    words = ["--model_names", ";".join(MODELS[:2]), "--ds_names", "quicktext", "--limit", "2"]
-    run = start(checkout, *words, "--eval", "false")
-    most = 0
-    while run.poll() is None:
-        most = max(most, len(cluster.jobs()))
-        time.sleep(0.2)
-    assert run.returncode == 0, run.communicate()
-    assert most == 1
+    assert done.returncode == 1
+    assert "Invalid partition name specified" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_an_evaluation_starts_while_images_of_another_benchmark_are_made(
@@ -107,39 +77,35 @@ def test_an_evaluation_starts_while_images_of_another_benchmark_are_made(
 
     The environment of one is named, so that the two evaluations do not share a job.
     """
-    words = [*add_slow_model(checkout)[:2], "--ds_names", ";".join(BENCHMARKS[:2])]
+    words = [*add_slow_model(checkout)[:2], "--ds_names", ";".join(BENCHMARKS)]
     (checkout / "config.local.sh").write_text(
         "declare -gA SLURM_ARGS_MAP=(['generate']='--nodelist=n1' ['evaluate']='--nodelist=n2')\n"
+        "declare -gA SLURM_ACCOUNT_MAP=(['*']='vision')\n"
         f"declare -gA EVAL_ENV_MAP=(['{BENCHMARKS[1]}']='{checkout}/.venv')\n"
     )
     run = start(checkout, *words)
     wait_for((checkout / "output/slow/quicktext/scores.jsonl").exists)
     assert cluster.jobs()["generate:slow"][1] == "RUNNING"
+    assert set(cluster.ask("squeue", "--noheader", "--format=%a").split()) == {"vision"}
     hurry(checkout)
     told = run.communicate(timeout=LONGEST_WAIT)
     assert run.returncode == 0, told
     assert set(states(checkout).values()) == {"complete"}
 
 
-@pytest.mark.parametrize("launcher", ["slurm", "local"])
-def test_a_run_goes_on_without_a_terminal_is_told_of_and_ended(
-    checkout: Path, cluster: Cluster, launcher: str
-) -> None:
+def test_a_run_goes_on_without_a_terminal_is_told_of_and_ended(checkout: Path) -> None:
     words = add_slow_model(checkout, gpus=0)
-    done = run_eval(checkout, *words, "--launcher", launcher, "--detach")
-    assert done.returncode == 0 and "the run goes on in the background" in done.stdout, done.stderr
+    done = run_eval(checkout, *words, "--detach")
+    assert done.returncode == 0 and "the run continues in the background" in done.stdout, done.stderr
     wait_for(lambda: count(checkout, "slow") > 0)
     status = run_eval(checkout, "--status").stdout
-    assert re.search(
-        r"run log/runs/\S+, process \d+" + ", 3 jobs in Slurm's queue" * (launcher == "slurm"), status
-    )
+    assert re.search(r"run log/runs/\S+, process \d+", status)
     assert re.search(r"running +generate slow/quicktext \d+/48", status), status
     assert "waiting    evaluate slow/quicktext" in status
     ended = run_eval(checkout, "--cancel")
     assert ended.returncode == 0 and "cancelled: run " in ended.stdout
     wait_for(lambda: (run_folder(checkout) / "summary.json").exists())
     assert states(checkout) == {"slow/quicktext": "interrupted"}
-    assert not cluster.jobs()
     assert run_eval(checkout, "--status").stdout == "no run is under way\n"
     assert "stopped by SIGTERM" in (run_folder(checkout) / "launcher.log").read_text()
 

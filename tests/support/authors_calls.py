@@ -1,4 +1,4 @@
-"""What reached the stand-ins of authors' code, call by call."""
+"""The recorded calls of the stand-ins of authors' code."""
 
 from __future__ import annotations
 

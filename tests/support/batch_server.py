@@ -24,7 +24,7 @@ class _Batching(ImageServer):
     """``ends`` are how batches end, the last one for all others; of one that does not complete, ``done`` lines are.
 
     ``uploaded``, ``created`` and ``downloading`` are called before the reply to such a request is sent. ``missing``:
-    there is no Batch API, ``page``: nor a 404 that says so, ``nameless``: replies hold no id. ``error`` is the code
+    there is no Batch API. ``error`` is the code
     with which one fails. The files of one that has ended are told ``late`` looks after that; without ``counts`` nobody
     tells how many are done. So many times, the list does not show the batches (``hidden``), a look at a batch gets a
     404 (``gone``), and a download ends in the middle (``cut``). ``broken``: a batch is created, and the reply is a 500.
@@ -35,7 +35,7 @@ class _Batching(ImageServer):
         self.files: dict[str, bytes] = {}
         self.batches: dict[str, dict[str, Any]] = {}
         self.ends, self.done = ["completed"], 0
-        self.missing = self.page = self.nameless = False
+        self.missing = False
         self.error, self.late, self.counts = "model_not_supported", 0, True
         self.hidden = self.gone = self.cut = self.dropped = 0
         self.broken = self.id_last = False
@@ -44,7 +44,7 @@ class _Batching(ImageServer):
         self.uploaded: Callable[[], None] = lambda: None
         self.created: Callable[[], None] = lambda: None
         self.downloading: Callable[[], None] = lambda: None
-        self.paged = self.polled = 0
+        self.polled = 0
         super().__init__(*args, **options)
 
     def _listen(self, port: int) -> None:
@@ -135,10 +135,6 @@ class _BatchHandler(Handler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.images.missing:
             self.send_json(404, {"error": {"message": "Not Found", "code": None}})
-        elif self.images.page:
-            self.send_body(200, b"<html><title>Console</title></html>", "text/html")
-        elif self.images.nameless:
-            self.send_json(200, {"data": []})
         elif path == "/v1/files":
             boundary = re.search(r'boundary="?([^";]+)', self.headers["Content-Type"])
             assert boundary
@@ -178,7 +174,6 @@ class _BatchHandler(Handler):
                 told.pop("request_counts", None)
             self.send_json(200, told)
         elif url.path == "/v1/batches":  # pages of one, the newest first
-            server.paged += 1
             after = parse_qs(url.query).get("after", [""])[0]
             known = [] if server.hidden else list(server.batches.values())[::-1]
             server.hidden -= bool(server.hidden)
@@ -192,10 +187,10 @@ class _BatchHandler(Handler):
 
 
 class ImageBatches(_Batching):
-    """Of images."""
+    """A server with batches of images."""
 
 
 class JudgeBatches(_Batching, ReplyServer):
-    """Of questions, whose answer is 1."""
+    """A server with batches of questions, whose answer is 1."""
 
     reply = staticmethod(lambda request: "1")

@@ -55,8 +55,10 @@ class Browser:
         return self.driver.find_element(By.CSS_SELECTOR, css)
 
     def texts(self, css: str) -> list[str]:
-        """What is shown of each element: read at once, as the page may draw anew meanwhile. A lone surrogate, which no
-        driver takes, is another character."""
+        """Returns the shown text of each element, read at once, because the page may redraw meanwhile.
+
+        A lone surrogate, which no driver accepts, becomes another character.
+        """
         script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.innerText.trim().toWellFormed())"
         return list(self.driver.execute_script(script, css))
 
@@ -73,7 +75,7 @@ class Browser:
         return str(self.driver.execute_script("return document.activeElement.innerText"))
 
     def address(self) -> str:
-        """What follows the file's name."""
+        """Returns the part of the address after the file's name."""
         return str(self.driver.execute_script("return location.hash"))
 
     def width(self, pixels: int) -> None:
@@ -92,7 +94,7 @@ class Browser:
         return [url for url in sent if not url.startswith(("data:", "chrome:", "about:"))]
 
     def faults(self, *rules: str) -> list[str]:
-        """What axe-core finds serious or critical of the page as it is, by those rules or all."""
+        """Returns the serious and critical findings of axe-core on the page, by these rules or all."""
         self.driver.execute_script(AXE.read_text(encoding="utf-8"))
         # its preload would fetch style sheets, which a page from a file may not
         script = (

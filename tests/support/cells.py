@@ -111,7 +111,7 @@ def _score(item: Made, evaluator: Evaluator) -> str:
 
 
 def coverage_of(items: Sequence[Made]) -> Coverage:
-    """What the evaluate stage counts on ``items``."""
+    """Returns the coverage that the evaluate stage counts for ``items``."""
     ok = [item for item in items if item.outcome == "ok"]
 
     def count(*outcomes: str) -> int:

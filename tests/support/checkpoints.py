@@ -17,8 +17,7 @@ class Trained:
 
     model_name = "trained"
 
-    def __init__(self, model_path, seconds=0.0, waits=0.0):
-        time.sleep(waits)
+    def __init__(self, model_path, seconds=0.0):
         data = (Path(model_path) / "model.safetensors").read_bytes()
         length = int.from_bytes(data[:8], "little")
         end = json.loads(data[8:8 + length])["level"]["data_offsets"][1]
@@ -40,7 +39,7 @@ def weights(level: int, size: int = 4096) -> bytes:
 
 
 def begin_checkpoint(folder: Path) -> None:
-    """What a trainer has written of ``folder`` when it is halfway."""
+    """Writes the first half of the checkpoint ``folder``, as a trainer does."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(weights(1)[:1000])

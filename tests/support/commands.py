@@ -15,7 +15,6 @@ import pytest
 
 from imageevalkit.cli import __main__ as evaluation
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError
-from imageevalkit.extras.prefetch import __main__ as prefetch
 
 
 class Ended(NamedTuple):
@@ -33,6 +32,8 @@ def eval_here(*words: str | Path, **config: str) -> Ended:
 
 def prefetch_here(*words: str | Path, **config: str) -> Ended:
     """Run ``utils/prefetch.sh`` with ``words`` in this process; ``config`` are scalars of config.sh."""
+    from imageevalkit.extras.prefetch import __main__ as prefetch  # an extra, which a tree may lack
+
     return _run(prefetch.main, words, config)
 
 

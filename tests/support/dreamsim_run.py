@@ -27,7 +27,7 @@ PAIRS = ((0, 1), (2, 0))
 
 
 def main(folder: Path) -> dict[str, Any]:
-    """What the encoder answers by item, and what the package says of pairs of images."""
+    """Prints the encoder's answers by item, and the package's distances of pairs of images."""
     weights = folder / "weights"
     save_dreamsim(weights)
     pictures = [save_image(folder / f"{seed}.png", size, seed) for seed, size in enumerate(SIZES)]
@@ -75,7 +75,7 @@ def _package(weights: Path, pictures: list[Picture]) -> dict[str, Any]:
 
 
 def _without_half_of_the_lora(model: Any, folder: Path) -> list[str]:
-    """What our check finds lacking where the adapter's file has only the first of each two matrices."""
+    """Returns the finding of our check for an adapter file with only the first of each two matrices."""
     from safetensors.torch import load_file, save_file
 
     path = folder / "adapter_model.safetensors"

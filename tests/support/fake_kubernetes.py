@@ -40,7 +40,7 @@ class FakeKubernetes:
     """Its Jobs by name, and ``begun``: for each Job the ends of all others when it was created.
 
     A new Job has no status, as in a cluster whose controller has not seen it. Once somebody watches it, a pod is
-    active; then it ends as ``ends`` says of its annotation ``imageevalkit/job`` (Complete, Failed or deleted; Complete
+    active; then it ends as ``ends`` says of its annotation ``imageevalkit/job`` (Complete or Failed; Complete
     unless given). Who does not wait for a Job never sees its end.
     """
 
@@ -91,11 +91,7 @@ class FakeKubernetes:
             self._put(self.jobs[key], {"active": 1})
         time.sleep(_SECONDS)
         with self.changed:
-            if end == "deleted":
-                del self.jobs[key]
-                self.changed.notify_all()
-            else:
-                self._put(self.jobs[key], {"conditions": [{"type": end, "status": "True"}]})
+            self._put(self.jobs[key], {"conditions": [{"type": end, "status": "True"}]})
 
     def events(self, name: str, seconds: float) -> Iterator[dict[str, Any]]:
         """The states of the Job called ``name`` from now on."""
@@ -106,9 +102,7 @@ class FakeKubernetes:
                 if job is seen:
                     self.changed.wait(0.2)
                     continue
-            if job is None and seen is not None:
-                yield {"type": "DELETED", "object": seen}
-            elif job is not None:
+            if job is not None:
                 yield {"type": "MODIFIED" if seen else "ADDED", "object": job}
             seen = job
 

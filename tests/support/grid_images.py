@@ -57,10 +57,10 @@ class TinyOneIG:
         return items_of(self, CELL, limit)
 
 
-def write_official(source: Path, grid: Grid, suffix: str = ".png", model: str = CELL.model) -> None:
+def write_official(source: Path, grid: Grid, suffix: str = ".png") -> None:
     """One grid file for each prompt in the official layout; cell ``n`` of prompt ``p`` is ``noise(100 * p + n)``."""
     for p, (class_item, id) in enumerate(PROMPTS):
-        path = source / class_item / model / f"{id}{suffix}"
+        path = source / class_item / CELL.model / f"{id}{suffix}"
         path.parent.mkdir(parents=True, exist_ok=True)
         whole = grid.combine([noise(100 * p + n) for n in range(grid.cells)])
         whole.save(path, lossless=True) if suffix == ".webp" else whole.save(path)
@@ -71,10 +71,10 @@ class NoiseModel:
 
     model_name = "noise"
 
-    def __init__(self, refused: Sequence[tuple[str, int]] = (), size: tuple[int, int] = (12, 8)) -> None:
-        self._refused, self._size = refused, size
+    def __init__(self, refused: Sequence[tuple[str, int]] = ()) -> None:
+        self._refused = refused
 
     def generate(self, prompt: str, seed: int = 42) -> Image.Image:
         if (prompt, seed) in self._refused:
             raise Refused("unsafe")
-        return noise(seed * 100 + len(prompt) + int(prompt[-1]), self._size)
+        return noise(seed * 100 + len(prompt) + int(prompt[-1]))

@@ -22,7 +22,7 @@ def blob_id(data: bytes) -> str:
 
 
 def etag(name: str, data: bytes) -> str:
-    """What the hub sends as ETag: weights are in large-file storage and have a SHA-256 there."""
+    """Returns the hub's ETag of a file: weights are in large-file storage and have a SHA-256 there."""
     return hashlib.sha256(data).hexdigest() if name.endswith(LARGE_FILES) else blob_id(data)
 
 

@@ -1,9 +1,7 @@
-"""Questions about images, of the kinds that GenEval 2 asks, over real prompts where a mirror has them."""
+"""Questions about images, of the kinds that GenEval 2 asks."""
 
 from __future__ import annotations
 
-import json
-import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,23 +23,8 @@ class Prompt(NamedTuple):
     atoms: list[tuple[str, str]]
 
 
-class Prompts(NamedTuple):
-    """``source`` says where ``prompts`` come from."""
-
-    source: str
-    prompts: list[Prompt]
-
-
-def read_prompts(count: int) -> Prompts:
-    """``count`` prompts spread evenly over GenEval 2, whose later prompts have more atoms; else as many synthetic."""
-    root = Path(__file__).resolve().parents[2]
-    mirror = Path(os.environ.get("SHARED_MIRROR") or root.parent / "shared/mirror")
-    for path in sorted(mirror.glob("facebookresearch/GenEval2/*/geneval2_data.jsonl")):
-        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        chosen = records[:: len(records) // count][:count]
-        return Prompts(
-            "GenEval 2", [Prompt(r["prompt"], [tuple(pair) for pair in r["vqa_list"]]) for r in chosen]
-        )
+def make_prompts(count: int) -> list[Prompt]:
+    """Prompts of two to four atoms, in GenEval 2's words."""
     rng = random.Random(0)
     prompts = []
     for n in range(count):
@@ -49,7 +32,7 @@ def read_prompts(count: int) -> Prompts:
         atoms = [(f"How many {thing} are in the image?", rng.choice(list(_DIGITS))) for thing in things]
         atoms += [(f"Are there any {thing} in the image?", "Yes") for thing in things] * (1 + n % 2)
         prompts.append(Prompt(f"{n} {' and '.join(things)}", atoms))
-    return Prompts("synthetic", prompts)
+    return prompts
 
 
 def save_image(path: Path, size: tuple[int, int], seed: int = 0) -> Picture:
@@ -73,24 +56,17 @@ def ask_about(
 
 
 def atom_questions(prompt: Prompt, picture: Picture) -> list[Question]:
-    """What Soft-TIFA and TIFA ask: one question for each atom, the right answers wanted."""
+    """Returns the questions of Soft-TIFA and TIFA: one for each atom, with the right answers as choices."""
     questions = []
     for n, (question, answer) in enumerate(prompt.atoms):
         wanted: tuple[str, ...] = _YES
         if question.startswith("How many"):
-            digit = _DIGITS.get(answer, "other")
-            wanted = (
-                answer,
-                answer.capitalize(),
-                f" {answer}",
-                f" {answer.capitalize()}",
-                digit,
-                f" {digit}",
-            )
+            forms = (answer, answer.capitalize(), _DIGITS[answer])
+            wanted = (*forms, *(f" {form}" for form in forms))
         questions.append(ask_about(picture, f"{question} One word, please.", wanted, f"atom/{n}"))
     return questions
 
 
 def prompt_question(prompt: Prompt, picture: Picture) -> Question:
-    """What VQAScore asks: the whole prompt at once."""
+    """Returns the question of VQAScore: the whole prompt at once."""
     return ask_about(picture, f'Is this "{prompt.text}"? Say Yes or No.', _YES, "prompt")

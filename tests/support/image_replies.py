@@ -184,24 +184,15 @@ def _markdown(data: bytes) -> str:
 CHATS: dict[str, Shape] = {
     "chat_images": lambda p, u: _listed({"b64_json": base64_of(png_of(p))}),
     "chat_images_flat": lambda p, u: chat_reply({"content": None, "images": [{"url": data_url(png_of(p))}]}),
-    "chat_images_b64": lambda p, u: chat_reply({"images": [{"b64_json": base64_of(png_of(p))}]}),
-    "chat_image": lambda p, u: chat_reply({"content": WORDS, "image": {"url": data_url(png_of(p))}}),
     "chat_drafts": lambda p, u: chat_reply(
         {"images": [{"image_url": {"url": data_url(data)}} for data in (draft_of(p), draft_of(p), png_of(p))]}
-    ),
-    "chat_markdown": _content(lambda p, u: f"{WORDS}\n{_markdown(png_of(p))}"),
-    "chat_markdown_drafts": _content(
-        lambda p, u: f"{_markdown(draft_of(p))}\n{WORDS}\n{_markdown(png_of(p))}"
     ),
     "chat_markdown_quote": _content(
         lambda p, u: f'{_markdown(png_of(p))}\nYou asked: "{p}" with data:image/png;base64,iVBORw0KGgo= in it'
     ),
     "chat_markdown_url": _content(lambda p, u: f'{WORDS}\n\n![it]({u} "title")'),
-    "chat_data_url": _content(lambda p, u: data_url(png_of(p))),
-    "chat_url": _content(lambda p, u: u),
     "chat_url_line": _content(lambda p, u: f"{WORDS}\n{u}\nEnjoy, see https://gateway.example/terms.png too"),
     "chat_parts": _parts(lambda p: [{"type": "image_url", "image_url": {"url": data_url(png_of(p))}}]),
-    "chat_parts_output": _parts(lambda p: [{"type": "output_image", "image_url": data_url(png_of(p))}]),
     "chat_parts_inline": _parts(
         lambda p: [
             {"inline_data": {"mime_type": "image/png", "data": base64_of(draft_of(p))}, "thought": True},
@@ -227,9 +218,7 @@ CHATS: dict[str, Shape] = {
         }
     ),
     "chat_img": _content(lambda p, u: f'{WORDS} <img alt="a" src="{data_url(png_of(p))}" width=9/> Enjoy'),
-    "chat_img_url": _content(lambda p, u: f"{WORDS} <IMG width='9' src='{u}&amp;a=b'> Enjoy"),
     "chat_lines": _content(lambda p, u: f"![image]({in_lines(png_of(p))})\nEnjoy it"),
-    "chat_lines_bare": _content(lambda p, u: f"{in_lines(png_of(p))}\nEnjoy it"),
     "chat_images_bare": lambda p, u: chat_reply({"images": [{"url": base64_of(png_of(p))}]}),
     "chat_as_image": lambda p, u: {"id": "x", "image": u},
     "chat_stream": lambda p, u: stream_of(
@@ -239,50 +228,28 @@ CHATS: dict[str, Shape] = {
         *chunks_of(chat_reply({"content": WORDS, "images": [{"image_url": {"url": data_url(png_of(p))}}]})),
         end="",
     ),
-    "chat_stream_whole": lambda p, u: stream_of(chat_reply({"content": _markdown(png_of(p))}), end=""),
-    "chat_parts_b64": _parts(lambda p: [{"type": "image", "b64_json": base64_of(png_of(p))}]),
-    "chat_parts_markdown": _parts(lambda p: [{"type": "text", "text": _markdown(png_of(p))}]),
-    "chat_url_safe": lambda p, u: chat_reply(
-        {"images": [{"b64_json": base64.urlsafe_b64encode(png_of(p)).decode()}]}
-    ),
-    "chat_as_images": lambda p, u: images_reply({"b64_json": base64_of(png_of(p))}),
     "chat_filtered_image": lambda p, u: chat_reply(
         {"images": [{"image_url": {"url": data_url(png_of(p))}}]}, "content_filter"
     ),
     "chat_half": _content(lambda p, u: _markdown(png_of(p))[:-601]),
-    "chat_garbage": _content(lambda p, u: _markdown(b"no image at all, " * 40)),
     "chat_file_url": lambda p, u: chat_reply({"images": [{"image_url": {"url": "file:///etc/hostname"}}]}),
     "chat_stream_cut": lambda p, u: stream_of(
         *chunks_of(chat_reply({"content": _markdown(png_of(p))}), finish=""), end=""
     ),
     "chat_words": _silent("stop", "What colour shall the cat have?"),
-    "chat_source": _silent("stop", "See https://policy.example/rules and ask me for a cat."),
-    "chat_empty": _silent("stop"),
     "chat_null": lambda p, u: {"id": "x", "choices": None},
-    "chat_no_message": lambda p, u: {"choices": [{"finish_reason": "stop"}]},
-    "chat_length": _silent("length", "First I think"),
-    "chat_no_image": _silent("content_filter", None, native_finish_reason="NO_IMAGE"),
     "chat_error": lambda p, u: {"error": {"message": "Provider returned error", "code": 502}},
-    "chat_choice_error": _silent("error", error={"code": 500, "message": "upstream broke"}),
     "chat_choice_429": _silent("error", error={"code": 429, "message": "slow down"}),
     "chat_refusal": lambda p, u: chat_reply({"content": None, "refusal": "No violence, please."}),
     "chat_refuses": _silent("stop", "I'm sorry, but I can't create that picture."),
     "chat_content_filter": _silent("content_filter"),
-    "chat_safety": _silent("SAFETY"),
     "chat_image_safety": _silent("stop", None, native_finish_reason="IMAGE_SAFETY"),
-    "chat_prohibited": _silent("content_filter", "blocked", native_finish_reason="IMAGE_PROHIBITED_CONTENT"),
     "chat_blocked": lambda p, u: {"choices": [], "promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}},
 }
 IMAGES: dict[str, Shape] = {
     "images_list": lambda p, u: {"images": [{"url": u}], "timings": {"inference": 1.5}, "seed": 7},
-    "images_bare": lambda p, u: {"images": [base64_of(png_of(p))], "info": "{}"},
     "images_one": lambda p, u: {"image": u, "id": "x"},
     "images_in_data": lambda p, u: {"code": 0, "message": "ok", "data": {"images": [{"url": u}]}},
-    "images_urls": lambda p, u: {"id": "x", "data": {"image_urls": [u]}, "base_resp": {"status_code": 0}},
-    "images_data_twice": lambda p, u: {"code": 0, "data": {"data": [{"b64_json": base64_of(png_of(p))}]}},
-    "images_in_result": lambda p, u: {"success": True, "result": {"data": [{"url": u}]}},
-    "images_no_list": lambda p, u: {"data": {"url": u}},
-    "images_url_bare": lambda p, u: images_reply({"url": base64_of(png_of(p))}),
     "images_lines": lambda p, u: images_reply({"url": f"\n{in_lines(png_of(p))}"}),
     "images_stream": lambda p, u: stream_of(
         {
@@ -293,58 +260,33 @@ IMAGES: dict[str, Shape] = {
         {"type": "image_generation.completed", "b64_json": base64_of(png_of(p)), "usage": USAGE},
         end="",
     ),
-    "images_stream_whole": lambda p, u: stream_of(images_reply({"b64_json": base64_of(png_of(p))})),
 }
 RESPONSES: dict[str, Shape] = {
     "response_stream": lambda p, u: stream_of(
         {"type": "response.created", "response": response_reply(status="in_progress")},
-        {
-            "type": "response.image_generation_call.partial_image",
-            "partial_image_b64": base64_of(draft_of(p)),
-        },
+        {"type": "response.image_generation_call.partial_image", "partial_image_b64": base64_of(draft_of(p))},
         {"type": "response.completed", "response": response_reply(call(base64_of(png_of(p))))},
         end="",
     ),
-    "response_call": lambda p, u: response_reply(call(base64_of(png_of(p)))),
     "response_drafts": lambda p, u: response_reply(call(base64_of(draft_of(p))), call(base64_of(png_of(p)))),
-    "response_generating": lambda p, u: response_reply(call(base64_of(png_of(p)), status="generating")),
     "response_cut_after": lambda p, u: response_reply(
         call(base64_of(png_of(p))), status="incomplete", incomplete_details={"reason": "max_output_tokens"}
     ),
-    "response_data_url": lambda p, u: response_reply(call(data_url(png_of(p)))),
-    "response_url": lambda p, u: response_reply(call(u)),
     "response_half": lambda p, u: response_reply(call(base64_of(png_of(p)[:-400]))),
-    "response_garbage": lambda p, u: response_reply(call(base64_of(b"no image at all, " * 40))),
     "response_words": _answered(response_reply(said("What colour shall the cat have?"))),
-    "response_empty": _answered(response_reply()),
-    "response_null": _answered({"id": "x", "output": None}),
     "response_incomplete": _answered(
         response_reply(status="incomplete", incomplete_details={"reason": "max_output_tokens"})
     ),
     "response_failed": _answered(
         response_reply(status="failed", error={"code": "server_error", "message": "The server had an error"})
     ),
-    "response_429": _answered(
-        response_reply(
-            status="failed", error={"code": "rate_limit_exceeded", "message": "Rate limit reached"}
-        )
-    ),
     "response_bad_image": _answered(
         response_reply(status="failed", error={"code": "invalid_image_format", "message": "not a picture"})
     ),
-    "response_call_failed": _answered(response_reply(call(None, status="failed"))),
     "response_blocked": _answered(
         response_reply(
             call(None, status="failed", error={"code": "moderation_blocked", "message": REFUSAL_WORDS})
         )
-    ),
-    "response_policy": _answered(
-        response_reply(
-            status="failed", error={"code": "image_content_policy_violation", "message": "Not that picture"}
-        )
-    ),
-    "response_bio": _answered(
-        response_reply(status="failed", error={"code": "bio_policy", "message": "Not that germ"})
     ),
     "response_flagged": _answered(
         response_reply(
@@ -355,9 +297,5 @@ RESPONSES: dict[str, Shape] = {
             },
         )
     ),
-    "response_content_filter": _answered(
-        response_reply(status="incomplete", incomplete_details={"reason": "content_filter"})
-    ),
     "response_refusal": _answered(response_reply(said("No violence, please.", "refusal"))),
-    "response_refuses": _answered(response_reply(said("I'm sorry, but I can't create that picture."))),
 }

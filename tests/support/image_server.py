@@ -96,12 +96,12 @@ class Received:
 
     @property
     def item(self) -> str:
-        """What tells items apart: the prompt, the seed where it is sent, and the uploaded images."""
+        """Returns a key for the item of a request: the prompt, the seed if sent, and the uploaded images."""
         return f"{self.prompt}|{self.fields.get('seed', '')}|{self.images}"
 
     @property
     def images(self) -> str:
-        """What tells the uploaded images apart; empty without any."""
+        """Returns a key for the uploaded images; empty without any."""
         digest = hashlib.sha256(b"".join(part.data for part in self.files)).hexdigest()[:8]
         return digest if self.files else ""
 
@@ -374,11 +374,6 @@ def _cut_short(handler: Handler, request: Received) -> None:
     handler.close_connection = True
 
 
-def _late_400(handler: Handler, request: Received) -> None:
-    time.sleep(1)
-    FAULTS["400"](handler, request)
-
-
 def _slow(handler: Handler, request: Received) -> None:
     time.sleep(2.0)
     handler.send_bytes(png_of(request.prompt))
@@ -415,7 +410,6 @@ FAULTS: dict[str, Fault] = {
         {"b64_json": base64_of(png_of(r.prompt)), "revised_prompt": f"{r.prompt}, revised"}
     ),
     "url": lambda h, r: h.send_image({"url": _url(h, r.prompt)}),
-    "relative_url": lambda h, r: h.send_image({"url": f"/files/{quote(r.prompt, safe='')}.png"}),
     "file_url": lambda h, r: h.send_image({"url": "file:///etc/hostname"}),
     "data_url": lambda h, r: h.send_image({"url": data_url(png_of(r.prompt))}),
     "last_of_window": lambda h, r: h.send_json(
@@ -448,7 +442,6 @@ FAULTS: dict[str, Fault] = {
         },
     ),
     "steering_refuse": answering(400, f"{REFUSAL_WORDS} {STEERING}", "moderation_blocked"),
-    "refuse_403": answering(403, "Blocked by our content policy", "content_policy_violation"),
     "refuse_200": answering_json(
         {"created": 1, "data": [], "message": "I'm sorry, I cannot create that image."}
     ),
@@ -460,16 +453,13 @@ FAULTS: dict[str, Fault] = {
             "meta": {"id": "secret"},
         }
     ),
-    "empty200": answering_json({"created": 1, "data": []}),
     "html": lambda h, r: h.send_body(200, b"<html><title>Sign in</title></html>", "text/html"),
     "garbage": lambda h, r: h.send_bytes(b"no image at all, " * 40),
     "eps": lambda h, r: h.send_bytes(EPS),
     "truncated": lambda h, r: h.send_bytes(png_of(r.prompt)[:-400]),
-    "not_base64": lambda h, r: h.send_image({"b64_json": "abc"}),
     "401": _wrong_key,
     "403": answering(403, "Your organization must be verified to use this model", None),
     "404": answering(404, "The model does not exist or you do not have access to it", "model_not_found"),
-    "late_400": _late_400,
     "400": answering(400, "Invalid value: 'giant'", "invalid_value", "invalid_request_error", "size"),
     "too_long": answering(
         400,

@@ -1,5 +1,6 @@
-"""What a judge of the tests says to the question of any benchmark: verdicts, grades, readings and first-token
-probabilities, drawn from the question and its images alone.
+"""Replies of a test judge to the questions of any benchmark: verdicts, grades, readings and first-token probabilities.
+
+The question and its images alone decide the reply.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def draw(request: Received, *salt: object) -> float:
 
 
 def verdict(request: Received) -> str:
-    """What the question asks for, in the form that it asks for; else yes or no."""
+    """Returns the verdict in the form that the question requires; else yes or no."""
     prompt = request.prompt
     if points := _POINTS.search(prompt):
         return _points(request, len(ast.literal_eval(points[1])))

@@ -15,7 +15,6 @@ from typing import Any
 from tests.support.image_server import (
     FAULTS,
     HALF,
-    STEERING,
     Fault,
     Handler,
     ImageServer,
@@ -59,16 +58,11 @@ JUDGE_FAULTS: dict[str, Fault] = {
     "in_thoughts": _said("The image shows", "length"),
     "parts": _said([{"type": "text", "text": "Score: "}, {"type": "text", "text": "1"}]),
     "half": _said(f"Score: 1 {HALF}"),
-    "steering": _said(f"I will not say. {STEERING}"),
     "empty": _said(None),
     "blank": _said(""),
     "unended": _said(None, ""),
     "spent": _said(None, "length", reasoning_content="First I look at the image. Then"),
     "refuse": _said(None, refusal="I'm sorry, I can't assist with that request."),
-    "filtered": _said("", "content_filter"),
-    "moderated": answering(
-        400, "The response was filtered due to our content management policy.", "content_filter"
-    ),
     "no_logprobs": _said("Yes", "length"),
     "few_logprobs": _few_logprobs,
     "echo": _echoed,
@@ -83,19 +77,6 @@ JUDGE_FAULTS: dict[str, Fault] = {
         "invalid_request_error",
         "messages",
     ),
-    "too_long_vllm": answering(
-        400,
-        "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens (4500 in the "
-        "messages, 500 in the completion). Please reduce the length of the messages or completion.",
-        None,
-        "BadRequestError",
-    ),
-    "decoder_prompt": answering(
-        400,
-        "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
-        None,
-        "BadRequestError",
-    ),
     "bad_image": answering(
         400, "cannot identify image file <_io.BytesIO object at 0x7f1c>", None, "BadRequestError"
     ),
@@ -107,12 +88,6 @@ JUDGE_FAULTS: dict[str, Fault] = {
         "unsupported_value",
         "invalid_request_error",
         "temperature",
-    ),
-    "no_template": answering(
-        400,
-        "Unrecognized request argument supplied: chat_template_kwargs",
-        None,
-        "invalid_request_error",
     ),
     "max_tokens": answering(
         400,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.machinery
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -75,6 +76,8 @@ def official_similarities(
 
 def _module(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> types.ModuleType:
     module = types.ModuleType(name)
+    # transformers asks importlib whether peft is there, which needs a specification
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None)
     module.__dict__.update(content)
     monkeypatch.setitem(sys.modules, name, module)
     return module

@@ -30,7 +30,7 @@ class ClientOfOpenAI:
 
     @property
     def module(self) -> SimpleNamespace:
-        """What a program imports."""
+        """Returns the module that a program imports."""
         return SimpleNamespace(OpenAI=lambda **settings: self)
 
 

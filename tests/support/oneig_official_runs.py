@@ -16,7 +16,6 @@ from PIL import Image
 
 from benchmarks.oneig.data import CHINESE, ENGLISH, FOLDERS, Edition, Prompt, Task
 from benchmarks.oneig.scores import STYLE_GROUPS, STYLES
-from imageevalkit.benchmark.contract import Rules
 from imageevalkit.store.cell import REPO
 from tests.support.official_oneig import official_source
 from tests.support.oneig_programs import CELL, paint
@@ -47,8 +46,6 @@ _FAILED: Mapping[str, frozenset[Key]] = {
         }
     ),
     "stops": frozenset({("text", "000"), ("reasoning", "001")}),
-    "groups": frozenset({("text", "001"), ("text", "066")}),
-    "no_reasoning": frozenset({("reasoning", "001")}),
 }
 _MISSING: Mapping[str, frozenset[Key]] = {
     "whole": frozenset(),
@@ -56,30 +53,24 @@ _MISSING: Mapping[str, frozenset[Key]] = {
         {("human", "002"), ("object", "001"), ("anime", "084"), ("text", "112"), ("reasoning", "002")}
     ),
     "stops": frozenset(),
-    "groups": frozenset(),
-    "no_reasoning": frozenset(),
 }
-# a subject all of whose files are missing, and a length all of whose prompts have too few images to compare
-_NO_SUBJECT, _NO_PAIRS = "physics", "long"
 
 
 class OfficialRun(NamedTuple):
     """``tables`` are what the programs wrote, by name without time, ``fine_grained`` the rows of their analysis;
-    ``raised`` is the class of a program's error, if any; ``tokens`` is the token limit asked for, by text prompt."""
+    ``raised`` is the class of a program's error, if any."""
 
     edition: Edition
     scored: Sequence[PromptImages]
     tables: Mapping[str, str]
     fine_grained: Mapping[str, Mapping[str, str]]
     raised: Mapping[str, str]
-    tokens: Mapping[str, int]
 
 
 def official_runs(folder: Path) -> dict[str, OfficialRun]:
     """Runs of every kind in both languages, by names as "oneig-zh/whole"; skips the test without official code.
 
-    "whole": black cells only; "gaps": whole prompts failed or missing; "stops": programs stop with an error, and
-    "no_reasoning": one of five does; "groups": whole groups are not listed, and texts have the readings of others.
+    "whole": black cells only; "gaps": whole prompts failed or missing; "stops": programs stop with an error.
     """
     for path in (*_SCRIPTS, "fine_grained_analysis.py"):
         _write(folder / path, official_source(path))
@@ -110,14 +101,6 @@ def official_runs(folder: Path) -> dict[str, OfficialRun]:
         capture_output=True,
     )
     outcomes = json.loads((folder / "outcomes.json").read_text())
-    tokens = {
-        edition: {
-            prompt_id: outcomes["tokens"][str(code)]
-            for (of, (class_item, prompt_id), _), code in codes.items()
-            if of == edition and class_item == "text" and str(code) in outcomes["tokens"]
-        }
-        for edition in (ENGLISH.name, CHINESE.name)
-    }
     return {
         run: OfficialRun(
             edition,
@@ -130,8 +113,7 @@ def official_runs(folder: Path) -> dict[str, OfficialRun]:
                 path.name.split()[0].lower(): next(csv.DictReader(path.read_text().splitlines()))
                 for path in (folder / run).glob("* Model Scores.csv")
             },
-            outcomes["raised"][run],
-            tokens[edition.name],
+            outcomes[run],
         )
         for edition in (ENGLISH, CHINESE)
         for run in runs
@@ -139,10 +121,10 @@ def official_runs(folder: Path) -> dict[str, OfficialRun]:
     }
 
 
-def scored_prompts(edition: Edition, kind: str, rules: Rules = "official") -> list[PromptImages]:
-    """What our side is given in a run; skips the test where the official data is not at hand."""
+def scored_prompts(edition: Edition, kind: str) -> list[PromptImages]:
+    """Returns the inputs of our side in a run; skips the test without the official data."""
     prompts = _chosen(real_prompts(edition))
-    return [_scored(prompt, number, kind, rules) for number, prompt in enumerate(prompts)]
+    return [_scored(prompt, number, kind) for number, prompt in enumerate(prompts)]
 
 
 def _key(prompt: Prompt) -> Key:
@@ -177,18 +159,15 @@ def _facts(prompt: Prompt, place: int) -> dict[str, Any]:
     }
 
 
-def _scored(prompt: Prompt, number: int, kind: str, rules: Rules) -> PromptImages:
-    in_groups = kind == "groups"
-    if _key(prompt) in _MISSING[kind] or (in_groups and prompt.label == _NO_SUBJECT):
+def _scored(prompt: Prompt, number: int, kind: str) -> PromptImages:
+    if _key(prompt) in _MISSING[kind]:
         return PromptImages(prompt, ())
     lost = IMAGES if _key(prompt) in _FAILED[kind] else (0, 0, 1, 0, 2, 3)[number % 6]
-    if in_groups and prompt.length == _NO_PAIRS:
-        lost = max(lost, IMAGES - 1)
     images = [image_of(prompt, place) for place in range(IMAGES)]
     for place in range(lost):
         if (place + number) % 2 == 0:
             images[place] = GONE
-        elif rules == "official":  # to corrected rules a black image is one like others
+        else:
             images[place] = BLACK._replace(image=images[place].image)
     return PromptImages(prompt, images)
 

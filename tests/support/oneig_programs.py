@@ -73,10 +73,9 @@ class _Tensor:
         return self.values
 
 
-def _install(folder: Path) -> dict[str, int]:
-    """Put modules in the place of the models; the token limits that are asked for come in the answer, by code."""
+def _install(folder: Path) -> None:
+    """Put modules in the place of the models."""
     facts = {int(code): said for code, said in json.loads((folder / "facts.json").read_text()).items()}
-    tokens: dict[str, int] = {}
 
     class Judge:
         def __init__(self, _model: str) -> None:
@@ -86,9 +85,7 @@ def _install(folder: Path) -> dict[str, int]:
             return [facts[read_code(path)]["answers"][question] for path in paths]
 
         def infer_ocr(self, paths: Sequence[str], max_new_tokens: int) -> list[str]:
-            codes = [read_code(path) for path in paths]
-            tokens.update(dict.fromkeys(map(str, codes), max_new_tokens))
-            return [facts[code]["reading"] for code in codes]
+            return [facts[read_code(path)]["reading"] for path in paths]
 
     class Similarity:
         def text_img_similarity_score(self, paths: Sequence[str], _text: str) -> list[float] | None:
@@ -132,7 +129,6 @@ def _install(folder: Path) -> dict[str, int]:
     _module("rich")
     _module("rich.table", Table=lambda **_options: silent)
     _module("rich.console", Console=lambda: types.SimpleNamespace(print=lambda _table: None))
-    return tokens
 
 
 def _module(name: str, **contents: Any) -> None:
@@ -154,7 +150,7 @@ def main() -> None:
     """Run everything."""
     folder = Path(sys.argv[1])
     sys.path.insert(0, str(folder))
-    tokens = _install(folder)
+    _install(folder)
     outcomes: dict[str, dict[str, str]] = {}
     for run, programs in json.loads((folder / "runs.json").read_text()).items():
         os.chdir(folder / run)
@@ -170,7 +166,7 @@ def main() -> None:
         outcomes[run]["fine_grained"] = _raised(
             functools.partial(runpy.run_path, "fine_grained_analysis.py", run_name="__main__")
         )
-    (folder / "outcomes.json").write_text(json.dumps({"raised": outcomes, "tokens": tokens}))
+    (folder / "outcomes.json").write_text(json.dumps(outcomes))
 
 
 if __name__ == "__main__":

@@ -68,13 +68,7 @@ def image(path: Path = _HERE, **values: Any) -> ScoredItem:
     return ScoredItem(_ITEM, path, Answers(answers), {}, None)
 
 
-def run_of(
-    prompts: Sequence[PromptImages],
-    tasks: Sequence[Task],
-    rules: Rules,
-    edition: Edition,
-    model: str = "m",
-) -> Run:
+def run_of(prompts: Sequence[PromptImages], tasks: Sequence[Task], rules: Rules, edition: Edition) -> Run:
     """The run that made ``prompts``."""
     scored = [
         ScoredPrompt(one.prompt, [*map(_of_prompt(one.prompt), one.images)], rules, edition.language)
@@ -82,7 +76,7 @@ def run_of(
     ]
     classes = list(CHINESE.sizes)
     scored.sort(key=lambda one: (classes.index(one.prompt.class_item), one.prompt.id))
-    return Run(scored, tasks, rules, edition, model)
+    return Run(scored, tasks, rules, edition, "m")
 
 
 def _of_prompt(prompt: Prompt) -> Callable[[ScoredItem], ScoredItem]:
@@ -119,7 +113,7 @@ def _read(name: str, mirror: Path) -> list[Prompt]:
 
 
 def transcriptions(raw: str, seed: int) -> list[str]:
-    """What a judge might read where ``raw`` was to be written: right, then ever more wrong, then nothing."""
+    """Returns readings of a judge for the text ``raw``: right, then increasingly wrong, then empty."""
     rng = random.Random(seed)
     right = "\n".join(ast.literal_eval(raw))
     letters = list(right)
@@ -144,7 +138,7 @@ def transcriptions(raw: str, seed: int) -> list[str]:
 
 
 def image_values(prompt: Prompt, place: int) -> Mapping[str, Any]:
-    """What is said of an image in every task (see :func:`image`); the same each time."""
+    """Returns the values of an image in every task (see :func:`image`); the same each time."""
     rng = random.Random(f"{prompt.class_item}/{prompt.id}/{place}")
     of_question = {question: rng.choice(_ANSWERS) for question in prompt.questions.values()}
     low = -0.6 if rng.random() < 0.2 else 0.0

@@ -24,7 +24,7 @@ class PlainReply(NamedTuple):
 
 
 def _as_torchvision_resizes(image: Any, size: Any, resample: Any, factor: int) -> Any:
-    """What ``torchvision.transforms.v2.functional.resize`` does with the array of a Qwen image, colours first."""
+    """Resizes the array of a Qwen image, colours first, as ``torchvision.transforms.v2.functional.resize`` does."""
     import torch
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
@@ -89,16 +89,6 @@ class PlainJudge:
             {wanted: probabilities[encode(wanted)[0]].item() for wanted in question.choices},
             ids,
         )
-
-    def forward(self, question: Question) -> dict[str, float]:
-        """Returns the choices' probabilities after one forward pass, without ``generate``."""
-        import torch
-
-        with torch.inference_mode():
-            logits = self.model(**self.inputs(question)).logits[0, -1]
-        probabilities = torch.nn.functional.softmax(logits.float(), dim=-1)
-        encode = self.processor.tokenizer.encode
-        return {wanted: probabilities[encode(wanted)[0]].item() for wanted in question.choices}
 
     def first_tokens(self, question: Question) -> list[tuple[str, float]]:
         """Text and probability of each token of the vocabulary as the first one of the reply."""

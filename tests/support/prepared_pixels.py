@@ -18,8 +18,8 @@ from eval_models.vlm.judge import load_processor
 from imageevalkit.judges.choice import TransformersSettings
 
 
-def main(folder: str) -> None:
-    """One line of JSON: a hash of all numbers, and whether they are torchvision's own (None where it is not there)."""
+def prepared(folder: str) -> dict[str, Any]:
+    """A hash of all numbers, and whether they are torchvision's own (None where it is not there)."""
     import torch
     from transformers import AutoConfig
     from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
@@ -31,17 +31,16 @@ def main(folder: str) -> None:
     images = [
         Image.frombytes("RGB", size, random.Random(0).randbytes(3 * size[0] * size[1])) for size in sizes
     ]
-    prepared = ours(images, return_tensors="pt")["pixel_values"]
+    pixels = ours(images, return_tensors="pt")["pixel_values"]
     official = None
     if is_torchvision_available():
         module: Any = importlib.import_module("transformers.models.qwen2_vl.image_processing_qwen2_vl")
         theirs = module.Qwen2VLImageProcessor.from_pretrained(folder)(images, return_tensors="pt")[
             "pixel_values"
         ]
-        official = bool(torch.equal(prepared.bfloat16(), theirs.bfloat16()))
-    digest = hashlib.sha256(prepared.numpy().tobytes()).hexdigest()
-    print(json.dumps({"pixels": digest, "torchvisions": official}))
+        official = bool(torch.equal(pixels.bfloat16(), theirs.bfloat16()))
+    return {"pixels": hashlib.sha256(pixels.numpy().tobytes()).hexdigest(), "torchvisions": official}
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print(json.dumps(prepared(sys.argv[1])))

@@ -20,7 +20,7 @@ RELATIONS = {
 
 
 def relations(path: Path, codes: Any = None) -> None:
-    """What evaluating the raw prompts leaves."""
+    """Writes the files that an evaluation of the raw prompts leaves."""
     path.mkdir(parents=True, exist_ok=True)
     both = {
         **RELATIONS,
@@ -31,7 +31,7 @@ def relations(path: Path, codes: Any = None) -> None:
 
 
 def certainty(path: Path, limit: int | None) -> None:
-    """What stands beside it, as of 84 items of which a judge was asked."""
+    """Writes the certainty beside them, for 84 items that a judge answered."""
     given = {"preset": "official"}
     found = Relations("key", "some-judge@1", ["a"], False, given, {}, "spearman", 1000, {}, [], 84, limit)
     for name in (*relation_files.OFFICIAL, *relation_files.PICTURES):

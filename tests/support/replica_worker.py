@@ -16,7 +16,7 @@ from typing import Any
 from PIL import Image
 
 from imageevalkit.generate import worker
-from imageevalkit.generate.model import Generated, ItemFailed, ModelUnusable, Refused
+from imageevalkit.generate.model import ItemFailed, ModelUnusable, Refused
 from tests.support.generation import picture
 
 COMMAND = (sys.executable, "-m", "tests.support.replica_worker")
@@ -24,13 +24,6 @@ COMMAND = (sys.executable, "-m", "tests.support.replica_worker")
 
 class OutOfMemoryError(RuntimeError):
     """Has the name of torch's."""
-
-
-class OwnError(Refused):
-    """Cannot be rebuilt from its text alone, as pickle would."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(f"{code}: {text}")
 
 
 class FakeReplica:
@@ -51,12 +44,7 @@ class FakeReplica:
         breaks_on: str = "",
         fails_on: str = "",
         unloadable: bool = False,
-        dies_loading: bool = False,
-        kernel_fits: int = 1000,
         lingers: bool = False,
-        own_batch_size: int = 0,
-        tells_gpu: bool = False,
-        cannot_load: str = "",
         slow_on: str = "",
         slow_seconds: float = 0.0,
         starts: bool = False,
@@ -66,13 +54,10 @@ class FakeReplica:
         self._meets = meets
         self._compiles, self._compiled = compiles, set[int]()
         self._slow_on, self._slow_seconds = slow_on, slow_seconds
-        self._kernel_fits = kernel_fits
         if lingers:
             threading.Thread(target=time.sleep, args=(3600,)).start()
-        if tells_gpu:
-            worker.installed_packages = lambda: {"gpus": os.environ["FAKE_GPU"]}  # a stand-in for torch
         self._notes, self._seconds, self._fits = notes, seconds, fits
-        self.batch_size = own_batch_size or batch_size
+        self.batch_size = batch_size
         self._dies_on, self._breaks_on, self._fails_on = dies_on, breaks_on, fails_on
         self._note("load")
         if starts:  # as an engine of its own would, that outlives who started it and does not heed SIGTERM
@@ -80,14 +65,8 @@ class FakeReplica:
             self._note("started", str(started.pid))
         if unloadable:
             raise ModelUnusable("no such folder: /nowhere")
-        if dies_loading:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if cannot_load:
-            raise (OutOfMemoryError if "out of memory" in cannot_load else RuntimeError)(cannot_load)
 
     def generate(self, given: Any, seed: int = 42) -> Any:
-        if self._fits < 1:
-            raise OutOfMemoryError("CUDA out of memory. Attempt to allocate 20.00 GiB")
         return self._answer(given, seed, [given])
 
     def generate_batch(self, inputs: Sequence[Any], seeds: Sequence[int]) -> list[Any]:
@@ -95,14 +74,9 @@ class FakeReplica:
         if len(inputs) > self._fits:
             self._note("too large", *together)
             raise OutOfMemoryError("CUDA out of memory. Attempt to allocate 20.00 GiB")
-        if len(inputs) > self._kernel_fits:
-            os.kill(os.getpid(), signal.SIGKILL)
         return [self._answer(one, seed, inputs) for one, seed in zip(inputs, seeds, strict=True)]
 
     def _answer(self, given: Any, seed: int, together: Sequence[Any]) -> Any:
-        if isinstance(given, list):  # an edit: the size tells that the image arrived
-            given[0].load()
-            given = f"{given[0].size} {given[1]}"
         self._note(given)
         while (
             len(self._processes_at_work()) < self._meets
@@ -120,10 +94,6 @@ class FakeReplica:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         if given == self._fails_on:
             raise ValueError(f"cannot draw {given}")
-        if given == "own error":
-            raise OwnError(7, "blocked")
-        if given == "own answer":
-            return Generated(picture(given, seed), extra={"unsendable": lambda: None})
         if given == "refused":
             raise Refused("no")
         if given == "late":

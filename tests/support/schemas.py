@@ -21,7 +21,7 @@ FILES = {
 
 @functools.cache
 def validator(name: str) -> Draft202012Validator:
-    """That of a schema in which no object has a field that the schema does not name."""
+    """Returns a validator of the schema in which no object has a field without a name in the schema."""
     schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text(encoding="utf-8"))
     return Draft202012Validator(_closed(schema))
 

@@ -1,4 +1,4 @@
-"""What a browser would read of a report: its parts, from the files of the site or out of report.html."""
+"""Reads a report as a browser does: its parts, from the files of the site or out of report.html."""
 
 from __future__ import annotations
 

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.openai_visual import openai_visual
+from tests.support.tiny_checkpoints.parts import small_config
 
 CSD_WIDTH, SE_WIDTH = 24, 20
 STYLES = ("baroque", "3d_rendering", "ukiyo-e")
 
 
-def save_style_encoders(folder: Path, *, seed: int = 0) -> dict[str, str]:
+def save_style_encoders(folder: Path) -> dict[str, str]:
     """A complete CSD checkpoint and an SE folder below ``folder``; their places, as EncoderOptions.weights."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_csd(folder / "checkpoint.pth", seed=seed)
-    save_se(folder / "se", seed=seed)
+    save_csd(folder / "checkpoint.pth")
+    save_se(folder / "se")
     return {"csd": str(folder / "checkpoint.pth"), "se": str(folder / "se")}
 
 
@@ -60,7 +61,6 @@ def save_csd(
 def save_se(
     folder: Path,
     *,
-    seed: int = 0,
     width: int = 64,
     layers: int = 2,
     patch: int = 8,
@@ -72,10 +72,7 @@ def save_se(
     from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
     config = CLIPVisionConfig(
-        hidden_size=width,
-        intermediate_size=4 * width,
-        num_hidden_layers=layers,
-        num_attention_heads=max(1, width // 64),
+        **small_config(width, 4 * width, layers, max(1, width // 64)),
         image_size=size,
         patch_size=patch,
         projection_dim=projection,
@@ -83,7 +80,7 @@ def save_se(
         initializer_factor=5.0,
     )
     with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         model = CLIPVisionModelWithProjection(config)
     model.save_pretrained(folder)
 
@@ -92,7 +89,6 @@ def save_references(
     folder: Path,
     *,
     csd_width: int = CSD_WIDTH,
-    se_width: int = SE_WIDTH,
     styles: Iterable[str] = STYLES,
 ) -> dict[str, Path]:
     """Reference vectors, three of length 1 for each style; the files by the encoder's name."""
@@ -103,7 +99,7 @@ def save_references(
     found: dict[str, Path] = {}
     kinds: Sequence[tuple[str, int, Any]] = (
         ("csd", csd_width, torch.float32),
-        ("se", se_width, torch.bfloat16),
+        ("se", SE_WIDTH, torch.bfloat16),
     )
     for name, width, dtype in kinds:
         vectors = {

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support.tiny_checkpoints.parts import small_config
+
 WIDTH = 64
 FEATURES = 24
 SIDE = 28
@@ -32,13 +34,13 @@ def save_llm2clip(folder: Path) -> dict[str, str]:
     return {name: str(place) for name, place in places.items()}
 
 
-def clip_state(seed: int = 0) -> dict[str, Any]:
+def clip_state() -> dict[str, Any]:
     """All tensors of the image encoder and the text adapter by their names on the hub, float32."""
     import torch
     from transformers import CLIPVisionModelWithProjection
 
-    torch.manual_seed(seed)
-    vision = CLIPVisionModelWithProjection(_vision_config())
+    torch.manual_seed(0)
+    vision = CLIPVisionModelWithProjection(vision_config())
     state = {name: torch.randn(tensor.shape) * 0.2 for name, tensor in vision.state_dict().items()}
     shapes: dict[str, tuple[int, ...]] = {}
     for i in range(_DEPTH):
@@ -51,24 +53,15 @@ def clip_state(seed: int = 0) -> dict[str, Any]:
     return state | {"logit_scale": torch.tensor(4.6)}
 
 
-def save_clip(
-    folder: Path,
-    change: Callable[[dict[str, Any]], None] = lambda state: None,
-    *,
-    pickled: bool = False,
-) -> None:
-    """The checkpoint of images and adapter, after ``change`` of its tensors; ``pickled``: as ``pytorch_model.bin``."""
-    import torch
+def save_clip(folder: Path, change: Callable[[dict[str, Any]], None] = lambda state: None) -> None:
+    """The checkpoint of images and adapter, after ``change`` of its tensors."""
     from safetensors.torch import save_file
 
     state = clip_state()
     change(state)
     folder.mkdir(parents=True)
-    if pickled:
-        torch.save(state, folder / "pytorch_model.bin")
-    else:
-        save_file(state, folder / "model.safetensors")
-    vision = _vision_config().to_dict()
+    save_file(state, folder / "model.safetensors")
+    vision = vision_config().to_dict()
     # a projection of another size than the weights' own, which the hub's code does not read either
     config = {
         "model_type": "clip",
@@ -91,10 +84,7 @@ def save_llama(folder: Path, change: Callable[[dict[str, Any]], None] = lambda s
     torch.manual_seed(1)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=WIDTH,
-        intermediate_size=2 * WIDTH,
-        num_hidden_layers=2,
-        num_attention_heads=4,
+        **small_config(WIDTH, 2 * WIDTH, 2, 4),
         num_key_value_heads=2,
         max_position_embeddings=1024,
         initializer_range=_SPREAD,
@@ -146,14 +136,11 @@ def save_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def _vision_config() -> Any:
+def vision_config() -> Any:
     from transformers import CLIPVisionConfig
 
     return CLIPVisionConfig(
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
+        **small_config(32, 48, 2),
         image_size=SIDE,
         patch_size=14,
         projection_dim=FEATURES,

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.support.tiny_checkpoints.parts import small_config
 from tests.support.tiny_encoders import save_csd, save_se
 
 CLASSES = ("cat", "dog", "cup")
@@ -23,7 +24,6 @@ def save_mask2former(
     folder: Path,
     *,
     classes: int = len(CLASSES),
-    seed: int = 0,
     confidence: float = 60,
     backbone: Mapping[str, Any] | None = None,
     **config: Any,
@@ -37,7 +37,7 @@ def save_mask2former(
     from safetensors.torch import save_file
     from transformers import Mask2FormerConfig, Mask2FormerForUniversalSegmentation, SwinConfig
 
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     swin: dict[str, Any] = {
         "image_size": 64,
         "embed_dim": 8,
@@ -74,25 +74,21 @@ def save_mask2former(
     save_file(state, folder / "model.safetensors", {"format": "pt"})
 
 
-def clip_config(width: int = 16) -> dict[str, Any]:
-    """Of a CLIP of open_clip's for images of 32 pixels."""
-    return {
-        "embed_dim": width,
-        "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "head_width": 16, "patch_size": 8},
-        "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
-    }
+_CLIP: dict[str, Any] = {
+    "embed_dim": 16,
+    "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "head_width": 16, "patch_size": 8},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
+}
 
 
-def save_open_clip(
-    folder: Path, *, seed: int = 0, quick_gelu: bool = True, config: Mapping[str, Any] | None = None
-) -> None:
+def save_open_clip(folder: Path, *, config: Mapping[str, Any] | None = None) -> None:
     """As open_clip saves a model for the hub."""
     import open_clip
     import torch
     from safetensors.torch import save_file
 
-    torch.manual_seed(seed)
-    shape = {**(config or clip_config()), "quick_gelu": quick_gelu}
+    torch.manual_seed(0)
+    shape = {**(config or _CLIP), "quick_gelu": True}
     folder.mkdir(parents=True, exist_ok=True)
     model = open_clip.CLIP(**shape)
     save_file(model.state_dict(), folder / "open_clip_model.safetensors")
@@ -102,15 +98,15 @@ def save_open_clip(
     )
 
 
-def save_hpsv2(folder: Path, *, seed: int = 0, config: Mapping[str, Any] | None = None) -> None:
+def save_hpsv2(folder: Path, *, config: Mapping[str, Any] | None = None) -> None:
     """Both versions' checkpoints; their architecture's name stands for ``config`` in this process from now on."""
     import open_clip
     import torch
 
     folder.mkdir(parents=True, exist_ok=True)
-    shape = config or clip_config()
+    shape = config or _CLIP
     for n, name in enumerate(("HPS_v2_compressed.pt", "HPS_v2.1_compressed.pt")):
-        torch.manual_seed(seed + n)
+        torch.manual_seed(n)
         # in half precision, which is what "compressed" means
         state = open_clip.CLIP(**shape).half().state_dict()
         torch.save({"state_dict": state}, folder / name)
@@ -122,7 +118,6 @@ def save_clip_flant5(
     folder: Path,
     tower: Path,
     *,
-    seed: int = 0,
     network: Mapping[str, Any] | None = None,
     vision: Mapping[str, Any] | None = None,
 ) -> None:
@@ -133,21 +128,14 @@ def save_clip_flant5(
     import torch
     from transformers import CLIPConfig, CLIPModel, T5Config, T5ForConditionalGeneration
 
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     folder.mkdir(parents=True, exist_ok=True)
     tokens = _save_t5_tokenizer(folder)
     # as of the real one, more rows than there are tokens
-    shape: dict[str, Any] = {
-        "d_model": 16,
-        "d_kv": 8,
-        "d_ff": 32,
-        "num_layers": 1,
-        "num_heads": 2,
-        **(network or {}),
-    }
+    small = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
     config = T5Config(
         vocab_size=tokens + 28,
-        **shape,
+        **{**small, **(network or {})},
         feed_forward_proj="gated-gelu",
         tie_word_embeddings=False,
         pad_token_id=0,
@@ -155,19 +143,13 @@ def save_clip_flant5(
         decoder_start_token_id=0,
     )
     eye: dict[str, Any] = {
-        "hidden_size": 24,
-        "intermediate_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 2,
+        **small_config(24, 32, 3),
         "image_size": 32,
         "patch_size": 8,
         **(vision or {}),
     }
     text = {
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
+        **small_config(16, 16, 1),
         "vocab_size": 20,
         "max_position_embeddings": 8,
     }
@@ -242,7 +224,7 @@ def _saved(folder: Path) -> dict[str, Any]:
     return state
 
 
-def save_mplug(folder: Path, *, hidden: int = 24, seed: int = 0) -> None:
+def save_mplug(folder: Path) -> None:
     """In ModelScope's layout, for images of 64 pixels. ModelScope knows no image encoder narrower than 768."""
     import torch
     from modelscope.models.multi_modal.mplug import MPlug
@@ -258,8 +240,8 @@ def save_mplug(folder: Path, *, hidden: int = 24, seed: int = 0) -> None:
     (folder / "configuration.json").write_text(json.dumps(kinds), encoding="utf-8")
     bert = {
         "hidden_act": "gelu",
-        "hidden_size": hidden,
-        "encoder_width": hidden,
+        "hidden_size": 24,
+        "encoder_width": 24,
         "intermediate_size": 32,
         "initializer_range": 0.3,
         "max_position_embeddings": 64,
@@ -291,7 +273,7 @@ def save_mplug(folder: Path, *, hidden: int = 24, seed: int = 0) -> None:
     }
     text = "".join(f"{name}: {value}\n" for name, value in settings.items())
     (folder / "config.yaml").write_text(text, encoding="utf-8")
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     network = MPlug.from_pretrained(str(folder), load_checkpoint=False)
     with torch.no_grad():
         # else it sees no places, which it makes of zeros
@@ -302,7 +284,6 @@ def save_mplug(folder: Path, *, hidden: int = 24, seed: int = 0) -> None:
 def save_clip(
     folder: Path,
     *,
-    seed: int = 0,
     width: int = 12,
     vision: Mapping[str, Any] | None = None,
     text: Mapping[str, Any] | None = None,
@@ -316,7 +297,7 @@ def save_clip(
 
     from tests.support.tiny_checkpoints.parts import clip_tokenizer
 
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     tokenizer = clip_tokenizer()
     shape = {
         "intermediate_size": 32,
@@ -334,11 +315,11 @@ def save_clip(
     return model
 
 
-def save_aesthetic(path: Path, *, seed: int = 0, width: int = 12) -> dict[str, Any]:
+def save_aesthetic(path: Path, *, width: int = 12) -> dict[str, Any]:
     """LAION's layers above a CLIP of that width: the tensors."""
     import torch
 
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     widths, state = (width, 1024, 128, 64, 16, 1), dict[str, Any]()
     for place, (before, after) in zip((0, 2, 4, 6, 7), pairwise(widths), strict=True):
         state[f"layers.{place}.weight"] = torch.randn(after, before) / before**0.5
@@ -347,14 +328,14 @@ def save_aesthetic(path: Path, *, seed: int = 0, width: int = 12) -> dict[str, A
     return state
 
 
-def save_llava(folder: Path, *, seed: int = 0) -> Any:
+def save_llava(folder: Path) -> Any:
     """LLaVA-1.5 in transformers' format: the model."""
     import torch
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
     from tests.support.tiny_checkpoints.parts import beginning_tokenizer
 
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     tokenizer = beginning_tokenizer("<image>")
     shape = {"intermediate_size": 32, "num_attention_heads": 2, "hidden_size": 24}
     config = LlavaConfig(
@@ -390,7 +371,7 @@ def save_niqe(path: Path) -> dict[str, Any]:
 
 
 def save_all(folder: Path, benchmarks: Collection[str]) -> dict[str, dict[str, str]]:
-    """Those of GenEval, HPSv2 and the style of OneIG-Bench: the places of their weights by benchmark."""
+    """Saves the weights of GenEval, HPSv2 and the style of OneIG-Bench; returns their places by benchmark."""
     places = {}
     # of a benchmark's own classes and reference vectors there are so many, and so wide
     if "geneval" in benchmarks:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from tests.support.tiny_checkpoints.parts import small_config
 
 IMAGE_TOKEN = "<|image_pad|>"
 _VISION_TOKENS = ("<|vision_start|>", "<|vision_end|>", IMAGE_TOKEN, "<|video_pad|>")
@@ -62,7 +64,7 @@ def save_qwen3_vl(
 
     tokenizer = _tokenizer(_CHAT)
     decoder = {
-        **_text(tokenizer, 64, 2),
+        **_text(tokenizer, 64),
         "head_dim": 16,
         "rope_parameters": {"rope_theta": 5e6, "mrope_section": [4, 2, 2], "mrope_interleaved": True},
         **(text or {}),
@@ -119,7 +121,7 @@ def qwen2_5_vl(
 
     tokenizer = _tokenizer(_DEFAULT_SYSTEM + _CHAT)
     decoder = {
-        **_text(tokenizer, 64, 2),
+        **_text(tokenizer, 64),
         "rope_parameters": {"rope_theta": 1e6, "rope_type": "default", "mrope_section": [4, 2, 2]},
         **(text or {}),
     }
@@ -140,10 +142,16 @@ def save_llava(folder: Path) -> None:
     from transformers import LlavaConfig, LlavaForConditionalGeneration
 
     tokenizer = _tokenizer(_CHAT.replace("<|vision_start|><|image_pad|><|vision_end|>", IMAGE_TOKEN))
-    text = {**_text(tokenizer, 32, 2), "model_type": "llama"}
+    text = {**_text(tokenizer, 32), "model_type": "llama"}
     config = LlavaConfig(
         text_config=text,
-        vision_config=_clip_like("clip_vision_model"),
+        vision_config={
+            "model_type": "clip_vision_model",
+            **small_config(32, 64, 2),
+            "image_size": 32,
+            "patch_size": 8,
+            "initializer_range": _SPREAD,
+        },
         image_token_index=tokenizer.convert_tokens_to_ids(IMAGE_TOKEN),
         image_seq_length=16,
     )
@@ -169,13 +177,10 @@ def save_llava(folder: Path) -> None:
     )
 
 
-def _text(tokenizer: Any, hidden: int, layers: int) -> dict[str, Any]:
+def _text(tokenizer: Any, hidden: int) -> dict[str, Any]:
     return {
         "vocab_size": len(tokenizer),
-        "hidden_size": hidden,
-        "intermediate_size": 2 * hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
+        **small_config(hidden, 2 * hidden, 2, 4),
         "num_key_value_heads": 2,
         "max_position_embeddings": 4096,
         "initializer_range": _SPREAD,
@@ -185,25 +190,12 @@ def _text(tokenizer: Any, hidden: int, layers: int) -> dict[str, Any]:
     }
 
 
-def _clip_like(model_type: str) -> dict[str, Any]:
-    return {
-        "model_type": model_type,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "image_size": 32,
-        "patch_size": 8,
-        "initializer_range": _SPREAD,
-    }
-
-
 def _token_ids(tokenizer: Any) -> dict[str, int]:
     names = ("vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id")
     return dict(zip(names, tokenizer.convert_tokens_to_ids(list(_VISION_TOKENS)), strict=True))
 
 
-def _tokenizer(chat_template: str, special: Sequence[str] = _SPECIAL) -> Any:
+def _tokenizer(chat_template: str) -> Any:
     """Byte-level BPE that knows the words of the corpus, with Qwen's way of cutting text (each digit by itself)."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     from transformers import Qwen2Tokenizer
@@ -221,7 +213,7 @@ def _tokenizer(chat_template: str, special: Sequence[str] = _SPECIAL) -> Any:
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         unk_token="<|endoftext|>",
-        extra_special_tokens=list(special),
+        extra_special_tokens=list(_SPECIAL),
     )
     tokenizer.chat_template = chat_template
     return tokenizer

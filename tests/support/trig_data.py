@@ -62,8 +62,8 @@ def write_local(folder: Path, task: str, most: int | None = None) -> dict[str, s
     return {"prompts": str(file), **({"sources": str(folder)} if names else {})}
 
 
-def write_hub_cache(home: Path, task: str, most: int | None = None, shards: int = 2) -> None:
-    """Put the dataset into the cache below ``home``, as HF_HOME, in Parquet files of the hub's schema."""
+def write_hub_cache(home: Path, task: str, most: int | None = None) -> None:
+    """Put the dataset into the cache below ``home``, as HF_HOME, in two Parquet files of the hub's schema."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -87,7 +87,7 @@ def write_hub_cache(home: Path, task: str, most: int | None = None, shards: int 
     folder.mkdir(parents=True, exist_ok=True)
     (repo / "refs").mkdir(exist_ok=True)
     (repo / "refs/main").write_text(COMMIT)
-    size = -(-len(rows) // shards)
-    for n in range(shards):
+    size = -(-len(rows) // 2)
+    for n in range(2):
         table = pa.Table.from_pylist(rows[n * size : (n + 1) * size], schema=schema)
-        pq.write_table(table, folder / f"{TASKS[task].split}-{n:05d}-of-{shards:05d}.parquet")
+        pq.write_table(table, folder / f"{TASKS[task].split}-{n:05d}-of-00002.parquet")

@@ -10,7 +10,6 @@ from custom_models import authors
 from custom_models.load_model import MODEL_SETTINGS
 from custom_models.model_utils.diffusers_models import DiffusersT2I
 from custom_models.model_utils.diffusers_special import QwenImage, QwenImage2512
-from custom_models.model_utils.transformers_models import Emu3T2I
 from imageevalkit.generate.model import ModelUnusable
 from tests.support.mirror import official_source
 
@@ -21,38 +20,6 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "emu3").mkdir()
     (tmp_path / "emu3/program.py").write_text('raise SystemExit\nWORDS = " very fine."\n')
     return tmp_path
-
-
-def test_text_of_a_program(code: Path) -> None:
-    assert authors.set_in_file("emu3", "program.py", "WORDS") == " very fine."
-
-
-@pytest.mark.parametrize(
-    ("file", "variable", "says"),
-    [
-        ("program.py", "OTHER", "does not say OTHER"),
-        ("none.py", "WORDS", "cannot be read"),
-    ],
-)
-def test_what_is_not_there_is_one_line(code: Path, file: str, variable: str, says: str) -> None:
-    with pytest.raises(ModelUnusable, match=says):
-        authors.set_in_file("emu3", file, variable)
-
-
-def test_code_of_several_models_names_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authors, "CODE", tmp_path)
-    with pytest.raises(ModelUnusable, match=r"--model_names show-o or show-o-512$"):
-        authors.use("show-o")
-    with pytest.raises(ModelUnusable, match=r"no model of the registry has it among its assets$"):
-        authors.use("nobodys")
-
-
-def test_emu3_without_its_authors_code_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(authors, "CODE", tmp_path)
-    with pytest.raises(ModelUnusable, match=r"run bash utils/prefetch\.sh --model_names emu3$"):
-        Emu3T2I("BAAI/Emu3-Gen-hf")
 
 
 README = """
@@ -85,53 +52,36 @@ def qwen_readme(code: Path) -> Path:
     return code
 
 
-@pytest.mark.parametrize(
-    ("weights", "variable", "expected"),
-    [
-        ("Qwen/Qwen-Image-2512", "negative_prompt", "wax, blur"),
-        ("Qwen/Qwen-Image", "negative_prompt", " "),
-        ("Qwen/Qwen-Image", "positive_magic", {"en": ", sharp.", "zh": ", 清晰."}),
-    ],
-)
-def test_example_of_a_readme_is_that_of_the_weights(
-    qwen_readme: Path, weights: str, variable: str, expected: object
-) -> None:
-    assert authors.set_in_file("qwen-image", "README.md", variable, weights) == expected
-
-
-@pytest.mark.parametrize(
-    ("file", "weights", "variable", "says"),
-    [
-        ("README.md", "Qwen/Qwen-Image", "computed", "does not say computed"),
-        ("README.md", "Qwen/Qwen-Image-2512", "positive_magic", "does not say positive_magic"),
-        ("README.md", "Qwen/Qwen", "negative_prompt", "has no example of Qwen/Qwen$"),
-        ("NONE.md", "Qwen/Qwen-Image", "negative_prompt", "cannot be read"),
-    ],
-)
-def test_what_no_example_says_is_one_line(
-    qwen_readme: Path, file: str, weights: str, variable: str, says: str
-) -> None:
-    with pytest.raises(ModelUnusable, match=says):
-        authors.set_in_file("qwen-image", file, variable, weights)
-
-
-def test_example_of_a_docstring() -> None:
+def test_words_of_programs_examples_and_docstrings(qwen_readme: Path) -> None:
     def function() -> None:
         """
         Examples:
             ```py
             >>> words = "one, two"
-            >>> function(
-            ...     words
-            ... )
             ```
         """
 
     assert authors.set_in_docstring(function, "words") == "one, two"
-    with pytest.raises(ModelUnusable, match="does not say others"):
-        authors.set_in_docstring(function, "others")
-    with pytest.raises(ModelUnusable, match=r"the example of .*lambda> does not say words"):
-        authors.set_in_docstring(lambda: None, "words")
+    assert authors.set_in_file("emu3", "program.py", "WORDS") == " very fine."
+    for weights, variable, expected in (
+        ("Qwen/Qwen-Image-2512", "negative_prompt", "wax, blur"),
+        ("Qwen/Qwen-Image", "negative_prompt", " "),
+        ("Qwen/Qwen-Image", "positive_magic", {"en": ", sharp.", "zh": ", 清晰."}),
+    ):
+        assert authors.set_in_file("qwen-image", "README.md", variable, weights) == expected
+
+
+def test_what_is_not_said_is_one_line(qwen_readme: Path) -> None:
+    for arguments, says in (
+        (("emu3", "program.py", "OTHER"), "does not say OTHER"),
+        (("emu3", "none.py", "WORDS"), "cannot be read"),
+        (("qwen-image", "README.md", "computed", "Qwen/Qwen-Image"), "does not say computed"),
+        (("qwen-image", "README.md", "negative_prompt", "Qwen/Qwen"), "has no example of Qwen/Qwen$"),
+    ):
+        with pytest.raises(ModelUnusable, match=says):
+            authors.set_in_file(*arguments)
+    with pytest.raises(ModelUnusable, match=r"--model_names show-o or show-o-512$"):
+        authors.use("show-o")
 
 
 def test_qwen_image_ends_prompts_in_their_language(
@@ -157,7 +107,7 @@ def test_qwen_image_2512_has_its_authors_negative_prompt(
 
 
 def _settings_given(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """What DiffusersT2I is built with, the last time."""
+    """Returns the arguments of the last DiffusersT2I."""
     given: dict[str, object] = {}
 
     def built(self: object, model_path: str, **settings: object) -> None:
@@ -166,14 +116,6 @@ def _settings_given(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
     monkeypatch.setattr(DiffusersT2I, "__init__", built)
     return given
-
-
-@pytest.mark.parametrize("model", [QwenImage, QwenImage2512])
-def test_qwen_image_without_its_authors_repository_says_how_to_get_it(
-    code: Path, model: type[QwenImage | QwenImage2512]
-) -> None:
-    with pytest.raises(ModelUnusable, match=r"run bash utils/prefetch\.sh --model_names"):
-        model("Qwen/Qwen-Image")
 
 
 def test_authors_readme_at_the_pinned_commit_says_it(code: Path) -> None:

@@ -1,38 +1,29 @@
-"""The generic diffusers classes on real pipelines with tiny random weights."""
+"""The generic diffusers classes and their options on real pipelines with tiny random weights."""
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image, ImageChops
+from PIL import Image
 
-from custom_models.model_utils.diffusers_models import DiffusersEdit, DiffusersT2I
-from imageevalkit.generate.model import ItemFailed, ModelUnusable, Refused
-from tests.support.tiny_checkpoints.flux import save_flux2_klein
+from custom_models.model_utils.diffusers_models import DiffusersEdit, DiffusersT2I, part_dtype
+from imageevalkit.generate.model import Generated, ItemFailed, ModelUnusable, Refused
+from tests.support.native_contract import apart
+from tests.support.tiny_checkpoints.diffusers_others import save_pixart_sigma
+from tests.support.tiny_checkpoints.flux import save_flux, save_flux2_klein
 from tests.support.tiny_checkpoints.stable_diffusion import save_instruct_pix2pix, save_stable_diffusion
 
 pytest.importorskip("diffusers")
 
-FAST: dict[str, Any] = {"num_inference_steps": 2, "dtype": "float32"}
+FAST: dict[str, Any] = {"num_inference_steps": 2, "dtype": "float32", "device": "cpu"}
 # its text encoder has 3 layers; the pipeline's default asks for the 27th
 KLEIN: dict[str, Any] = {**FAST, "text_encoder_out_layers": [0, 1, 2], "max_sequence_length": 16}
-
-
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """Threads that wait for each other cost such small tensors more than they compute."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +34,18 @@ def pipelines(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Pat
     save_stable_diffusion(folder / "sd-checked", safety_checker_rejects=False)
     save_instruct_pix2pix(folder / "pix2pix")
     save_flux2_klein(folder / "klein")
+    save_flux(folder / "flux")
+    save_pixart_sigma(folder / "sigma")
     return folder
+
+
+@pytest.fixture
+def usual_attention() -> Iterator[None]:
+    """diffusers keeps the last backend for all models of the process."""
+    yield
+    from diffusers.models.attention_dispatch import AttentionBackendName, _AttentionBackendRegistry
+
+    _AttentionBackendRegistry.set_active_backend(AttentionBackendName.NATIVE)
 
 
 @pytest.fixture(scope="module")
@@ -51,73 +53,43 @@ def sd(pipelines: Path) -> DiffusersT2I:
     return DiffusersT2I(str(pipelines / "sd"), **FAST)
 
 
-def differ(a: Image.Image, b: Image.Image) -> bool:
-    return ImageChops.difference(a, b).getbbox() is not None
+def image_of(result: Generated | Refused) -> Image.Image:
+    assert isinstance(result, Generated)
+    assert isinstance(result.image, Image.Image)
+    return result.image
 
 
-def image_of(model: DiffusersT2I | DiffusersEdit, inputs: Any, seed: int) -> Image.Image:
-    image = model.generate(inputs, seed).image
-    assert isinstance(image, Image.Image)
-    return image
-
-
-def t2i(path: Path, **settings: Any) -> Image.Image:
-    return image_of(DiffusersT2I(str(path), **{**FAST, **settings}), "a red bus", 7)
+def t2i(path: Path, prompt: str = "a red bus", **settings: Any) -> Image.Image:
+    return image_of(DiffusersT2I(str(path), **{**FAST, **settings}).generate(prompt, 7))
 
 
 def test_seed_decides_the_image(sd: DiffusersT2I) -> None:
-    first = image_of(sd, "a red bus", 7)
+    first = image_of(sd.generate("a red bus", 7))
     assert first.size == (64, 64)
-    assert not differ(first, image_of(sd, "a red bus", 7))
-    assert differ(first, image_of(sd, "a red bus", 8))
-    assert differ(first, image_of(sd, "two cats", 7))
-
-
-def test_what_the_model_is_and_runs_on_is_visible(sd: DiffusersT2I) -> None:
-    assert (sd.model_name, sd.pipeline_class, sd.dtype) == ("sd", "StableDiffusionPipeline", "float32")
-    assert sd.device in ("cuda", "mps", "cpu")
+    assert not apart(first, image_of(sd.generate("a red bus", 7)))
+    assert apart(first, image_of(sd.generate("a red bus", 8)))
+    assert apart(first, image_of(sd.generate("two cats", 7)))
 
 
 def test_size_is_honoured_and_recorded(pipelines: Path, sd: DiffusersT2I) -> None:
     model = DiffusersT2I(str(pipelines / "sd"), width=48, height=32, **FAST)
-    assert image_of(model, "a red bus", 7).size == (48, 32)
+    assert image_of(model.generate("a red bus", 7)).size == (48, 32)
     assert model.generate("a red bus", 7).requested_size == (48, 32)
     assert sd.generate("a red bus", 7).requested_size is None
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"guidance_scale": 1.5},
-        {"negative_prompt": "blurry"},
-        {"num_inference_steps": 3},
-        {"dtype": "bfloat16"},
-    ],
-    ids=lambda settings: next(iter(settings)),
-)
+@pytest.mark.parametrize("settings", [{"negative_prompt": "blurry"}, {"dtype": "bfloat16"}], ids=str)
 def test_every_setting_reaches_the_pipeline(
     pipelines: Path, sd: DiffusersT2I, settings: dict[str, Any]
 ) -> None:
-    assert differ(t2i(pipelines / "sd", **settings), image_of(sd, "a red bus", 7))
-
-
-def test_none_keeps_the_default_of_the_pipeline(pipelines: Path, sd: DiffusersT2I) -> None:
-    same = t2i(pipelines / "sd", guidance_scale=None, pipeline_class="StableDiffusionPipeline")
-    assert not differ(same, image_of(sd, "a red bus", 7))
+    assert apart(t2i(pipelines / "sd", **settings), image_of(sd.generate("a red bus", 7)))
 
 
 def test_safety_checker_refuses_instead_of_a_black_image(pipelines: Path, sd: DiffusersT2I) -> None:
     with pytest.raises(Refused, match="safety checker"):
         t2i(pipelines / "sd-prude")
-    assert not differ(t2i(pipelines / "sd-checked"), image_of(sd, "a red bus", 7))
-
-
-def test_second_pipeline_family_from_the_same_class(pipelines: Path) -> None:
-    model = DiffusersT2I(str(pipelines / "klein"), width=32, height=32, **KLEIN)
-    first = image_of(model, "a red bus", 7)
-    assert first.size == (32, 32)
-    assert not differ(first, image_of(model, "a red bus", 7))
-    assert differ(first, image_of(model, "a red bus", 8))
+    assert not apart(t2i(pipelines / "sd-checked"), image_of(sd.generate("a red bus", 7)))
+    assert not apart(t2i(pipelines / "sd-prude", safety_checker=False), t2i(pipelines / "sd"))
 
 
 PHOTO = Image.linear_gradient("L").resize((80, 64)).convert("RGBA")
@@ -126,13 +98,13 @@ OTHER = Image.radial_gradient("L").resize((80, 64)).convert("RGB")
 
 def test_edit_shows_the_image_and_the_joined_instruction(pipelines: Path) -> None:
     model = DiffusersEdit(str(pipelines / "pix2pix"), **FAST)
-    first = image_of(model, ["make it", PHOTO, "blue"], 7)
+    first = image_of(model.generate(["make it", PHOTO, "blue"], 7))
     assert first.size == PHOTO.size
-    assert not differ(first, image_of(model, [PHOTO, "make it blue"], 7))
-    assert differ(first, image_of(model, [PHOTO, "make it red"], 7))
-    assert differ(first, image_of(model, [OTHER, "make it blue"], 7))
+    assert not apart(first, image_of(model.generate([PHOTO, "make it blue"], 7)))
+    assert apart(first, image_of(model.generate([PHOTO, "make it red"], 7)))
+    assert apart(first, image_of(model.generate([OTHER, "make it blue"], 7)))
     other = DiffusersEdit(str(pipelines / "pix2pix"), image_guidance_scale=4.0, **FAST)
-    assert differ(first, image_of(other, [PHOTO, "make it blue"], 7))
+    assert apart(first, image_of(other.generate([PHOTO, "make it blue"], 7)))
 
 
 def test_single_image_pipeline_fails_the_item_without_exactly_one_image(pipelines: Path) -> None:
@@ -146,8 +118,8 @@ def test_single_image_pipeline_fails_the_item_without_exactly_one_image(pipeline
 
 def test_multi_image_pipeline_sees_every_image(pipelines: Path) -> None:
     model = DiffusersEdit(str(pipelines / "klein"), multi_image=True, **KLEIN)
-    both = image_of(model, [PHOTO, OTHER, "merge"], 7)
-    assert differ(both, image_of(model, [PHOTO, "merge"], 7))
+    both = image_of(model.generate([PHOTO, OTHER, "merge"], 7))
+    assert apart(both, image_of(model.generate([PHOTO, "merge"], 7)))
     with pytest.raises(ItemFailed, match="at least one"):
         model.generate(["draw"], 7)
 
@@ -156,104 +128,156 @@ def test_multi_image_pipeline_sees_every_image(pipelines: Path) -> None:
     ("settings", "message"),
     [
         ({"guidence_scale": 4}, "takes no argument 'guidence_scale' (did you mean 'guidance_scale'?)"),
-        ({"data_type": "float32"}, "takes no argument 'data_type'"),
-        ({"true_cfg_scale": 4}, "takes no argument 'true_cfg_scale'"),
-        ({"num_images_per_prompt": 4}, "'num_images_per_prompt' cannot be set"),
         ({"dtype": "float23"}, "is not one of bfloat16, float16, float32 (did you mean 'float32'?)"),
         ({"device": "cuda:99"}, "device 'cuda:99' is not usable here"),
-        ({"generator_device": "abacus"}, "device 'abacus' is not usable here"),
         ({"pipeline_class": "StableDifusionPipeline"}, "(did you mean 'StableDiffusionPipeline'?)"),
-        ({"variant": "fp16"}, "does not load"),
+        ({"batch_size": 0}, "batch_size must be a whole number from 1, not 0"),
+        ({"scheduler": "EulerScheduler"}, "scheduler 'EulerScheduler' is not in diffusers"),
+        ({"offload": "model"}, "offload=model moves weights between CPU and GPU, and the device is the CPU"),
+        ({"attention": "flash"}, "UNet2DConditionModel takes no attention backend but xformers"),
     ],
 )  # fmt: skip
 def test_bad_setting_is_one_line(pipelines: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelUnusable) as error:
-        DiffusersT2I(str(pipelines / "sd"), **settings)
+        DiffusersT2I(str(pipelines / "sd"), **{**FAST, **settings})
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_argument_that_a_pipeline_would_swallow_is_an_error(pipelines: Path) -> None:
-    with pytest.raises(ModelUnusable, match="takes no argument 'height'"):
-        DiffusersEdit(str(pipelines / "pix2pix"), height=512)
-
-
-def test_missing_folder_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ModelUnusable, match=r"^there is no folder /.*/nowhere; .*$"):
-        DiffusersT2I(str(tmp_path / "nowhere"))
-
-
-def test_damaged_folder_is_one_line(pipelines: Path, tmp_path: Path) -> None:
-    (tmp_path / "model_index.json").write_text('{"_class_name": "NoSuchPipeline"}')
-    with pytest.raises(ModelUnusable, match=r"needs NoSuchPipeline, which diffusers .*; upgrade diffusers"):
-        DiffusersT2I(str(tmp_path))
-    (tmp_path / "model_index.json").write_text('{"_class_name": ')
-    with pytest.raises(ModelUnusable, match=r"does not load: .*$"):
-        DiffusersT2I(str(tmp_path))
-
-
-def test_hub_id_that_is_not_cached_is_one_line_offline(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_weights_that_are_not_to_be_had_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, pipelines: Path, tmp_path: Path
 ) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # what HF_HUB_OFFLINE=1 sets at import
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(
-        ModelUnusable,
-        match=r"^nobody/nothing is no local folder .* HF_HUB_OFFLINE=1 forbids .*prefetch.*$",
+    (tmp_path / "model_index.json").write_text('{"_class_name": "NoSuchPipeline"}')
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn/model_index.json").write_text('{"_class_name": ')
+    for path, said in (
+        (tmp_path / "nowhere", r"^there is no folder /.*/nowhere; .*$"),
+        (tmp_path, r"needs NoSuchPipeline, which diffusers .*; upgrade diffusers"),
+        (tmp_path / "torn", r"does not load: .*$"),
+        ("nobody/nothing", r"^nobody/nothing is no local folder .* HF_HUB_OFFLINE=1 forbids .*prefetch.*$"),
     ):
-        DiffusersT2I("nobody/nothing")
-
-
-def test_environment_without_torch_is_one_line(monkeypatch: pytest.MonkeyPatch, pipelines: Path) -> None:
+        with pytest.raises(ModelUnusable, match=said):
+            DiffusersT2I(str(path))
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ModelUnusable, match=r"^package torch is missing .*requirements/model/diffusers.txt$"):
         DiffusersT2I(str(pipelines / "sd"))
 
 
-class RefusingHub(BaseHTTPRequestHandler):
-    """Answers as the hub does for a repository it does not give out: gated by name, or unknown."""
-
-    def do_HEAD(self) -> None:
-        gated = "gated" in self.path
-        self.send_response(403 if gated else 401)
-        self.send_header("X-Error-Code", "GatedRepo" if gated else "RepoNotFound")
-        self.end_headers()
-
-    do_GET = do_HEAD
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.mark.parametrize(
-    ("model_path", "message"),
-    [
-        (
-            "somebody/gated",
-            "somebody/gated is gated: accept its licence on the hub, set HF_TOKEN and run bash",
-        ),
-        ("somebody/wrong", "somebody/wrong is neither a local folder nor a hub repository"),
-    ],
-)
-def test_repository_the_hub_does_not_give_out_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model_path: str, message: str
+def test_the_denoiser_of_a_trainers_checkpoint_takes_the_place_of_the_pipelines(
+    pipelines: Path, tmp_path: Path
 ) -> None:
-    from huggingface_hub import constants
+    from diffusers import UNet2DConditionModel
 
-    hub = ThreadingHTTPServer(("127.0.0.1", 0), RefusingHub)
-    threading.Thread(target=hub.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{hub.server_port}"
-    monkeypatch.setattr(constants, "ENDPOINT", address)
-    monkeypatch.setattr(
-        constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    )
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    with pytest.raises(ModelUnusable) as error:
-        DiffusersT2I(model_path)
-    hub.shutdown()
-    hub.server_close()
-    assert str(error.value).startswith(message)
-    assert "\n" not in str(error.value)
+    shutil.copytree(pipelines / "sd/unet", tmp_path / "checkpoint-0/unet")
+    bare = t2i(pipelines / "sd")
+    assert t2i(pipelines / "sd", denoiser=str(tmp_path / "checkpoint-0")).tobytes() == bare.tobytes()
+    unet = UNet2DConditionModel.from_pretrained(pipelines / "sd/unet")
+    unet.conv_out.weight.data.neg_()
+    unet.save_pretrained(tmp_path / "checkpoint-500/unet")
+    (tmp_path / "checkpoint-500/optimizer.bin").write_bytes(b"momentum")
+    trained = t2i(pipelines / "sd", denoiser=str(tmp_path / "checkpoint-500"))
+    assert trained.tobytes() != bare.tobytes()
+    with pytest.raises(
+        ModelUnusable, match="is no absolute path of a folder with unet/ for StableDiffusionPipeline"
+    ):
+        t2i(pipelines / "sd", denoiser=str(tmp_path))
+    (tmp_path / "checkpoint-500/unet/diffusion_pytorch_model.safetensors").write_bytes(b"half")
+    with pytest.raises(ModelUnusable, match="checkpoint-500/unet does not load"):
+        t2i(pipelines / "sd", denoiser=str(tmp_path / "checkpoint-500"))
+
+
+def test_every_image_of_a_batch_has_its_own_prompt_and_seed(pipelines: Path) -> None:
+    model = DiffusersT2I(str(pipelines / "sd"), batch_size=3, negative_prompt="blurry", **FAST)
+    assert model.batch_size == 3
+    inputs, seeds = ["a red bus", "two cats", "a red bus"], [7, 8, 9]
+    images = [image_of(result) for result in model.generate_batch(inputs, seeds)]
+    for image, prompt, seed in zip(images, inputs, seeds, strict=True):
+        assert apart(image, image_of(model.generate(prompt, seed))) <= 2
+    assert apart(images[0], images[2]) > 2
+
+
+def test_refusals_of_a_batch_stand_in_their_places(pipelines: Path) -> None:
+    model = DiffusersT2I(str(pipelines / "sd-prude"), batch_size=2, **FAST)
+    answers = model.generate_batch(["a red bus", "two cats"], [7, 7])
+    assert len(answers) == 2
+    assert all(isinstance(answer, Refused) for answer in answers)
+
+
+def test_scheduler_keeps_the_configuration_and_changes_the_image(pipelines: Path) -> None:
+    model = DiffusersEdit(str(pipelines / "pix2pix"), scheduler="EulerAncestralDiscreteScheduler", **FAST)
+    scheduler = model._pipeline.scheduler
+    assert type(scheduler).__name__ == "EulerAncestralDiscreteScheduler"
+    assert scheduler.config.steps_offset == 1
+    usual = DiffusersEdit(str(pipelines / "pix2pix"), **FAST)
+    assert apart(*(image_of(m.generate([PHOTO, "blue"], 7)) for m in (model, usual))) > 0
+
+
+@pytest.mark.usefixtures("usual_attention")
+def test_options_for_memory_and_speed_leave_the_image(pipelines: Path) -> None:
+    size: dict[str, Any] = {"width": 32, "height": 32}
+    usual = t2i(pipelines / "flux", **size)
+    other = t2i(pipelines / "flux", **size, vae_slicing=True, vae_tiling=True, attention="_native_math")
+    assert apart(other, usual) <= 1
+
+
+def test_offload_takes_the_place_of_the_entrys_device_map(
+    pipelines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """diffusers offloads no pipeline that has a device map; no weights can be moved to "meta" and back."""
+    import diffusers
+
+    seen: list[tuple[Any, str]] = []
+
+    def offload(self: Any, device: str) -> None:
+        seen.append((self.hf_device_map, device))
+
+    monkeypatch.setattr(diffusers.DiffusionPipeline, "enable_model_cpu_offload", offload)
+    settings = {**FAST, "device": "meta", "device_map": "cpu", "offload": "model"}
+    model = DiffusersT2I(str(pipelines / "flux"), **settings)
+    assert seen == [(None, "meta")]
+    assert model._pipeline.device.type == "cpu", "offloading moves the parts itself"
+
+
+def test_errors_of_the_accelerator_are_no_reason_why_a_model_cannot_be_used(
+    pipelines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import diffusers
+
+    error = "CUDA out of memory. Attempt to allocate 2 GiB"
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError(error)
+
+    monkeypatch.setattr(diffusers.DiffusionPipeline, "to", fail)
+    with pytest.raises(RuntimeError, match=error):
+        DiffusersT2I(str(pipelines / "sd"), **FAST)
+
+
+def test_a_part_has_its_own_type_or_that_of_all_others() -> None:
+    import torch
+
+    types = {"default": "bfloat16", "image_encoder": "float16"}
+    assert part_dtype(types, "image_encoder") == torch.float16
+    assert part_dtype(types, "qformer") == torch.bfloat16
+    assert part_dtype({"vae": "float16"}, "qformer") == torch.float32
+    assert part_dtype("float16", "qformer") == torch.float16
+
+
+def test_compile_is_asked_for_the_denoiser(pipelines: Path) -> None:
+    model = DiffusersT2I(str(pipelines / "sd"), compile=True, **FAST)
+    denoiser = model._pipeline.unet
+    # torch compiles at the first call, which takes longer than all other tests of this file
+    assert any(module._compiled_call_impl is not None for module in denoiser.modules())
+    assert all(module._compiled_call_impl is None for module in model._pipeline.vae.modules())
+
+
+def test_captions_are_not_silently_left_uncleaned(pipelines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ftfy" else find(name))
+    with pytest.raises(ModelUnusable, match=r"cleans captions with the package ftfy, .*clean_caption=false$"):
+        DiffusersT2I(str(pipelines / "sigma"), **FAST)
+    DiffusersT2I(str(pipelines / "sigma"), clean_caption=False, **FAST)

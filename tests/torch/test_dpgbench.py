@@ -23,7 +23,7 @@ from imageevalkit.benchmark.question import Answer, Picture, measure
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.extras.adopt.copies import adopt_cell
 from imageevalkit.extras.adopt.sources import find_images
-from imageevalkit.jobs.plan import COMPLETE, INCOMPLETE
+from imageevalkit.jobs.plan import COMPLETE
 from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
@@ -78,7 +78,7 @@ def item_of(prompt: str, repetition: int) -> Item:
 
 
 def scored(benchmark: DPGBench, said: Mapping[tuple[str, int], Sequence[str]]) -> Scores:
-    """Of images, by prompt and repetition, with such answers to all questions."""
+    """Returns scored images, by prompt and repetition, with such answers to all questions."""
     found = []
     for (name, repetition), words in said.items():
         item = item_of(name, repetition)
@@ -132,7 +132,7 @@ def test_the_order_of_the_file_counts_officially(benchmark: Any) -> None:
 
 
 def test_a_prompt_at_which_the_official_program_fails_is_left_out(benchmark: Any) -> None:
-    """Of two images of four there is no first question to look up, as another no comes before it."""
+    """With two of four images, the program looks up a first question that it never stored."""
     rows: Rows = [
         *HEADER,
         ("partiprompts97", 2, "0", "a - b (x)"),
@@ -148,29 +148,12 @@ def test_a_prompt_at_which_the_official_program_fails_is_left_out(benchmark: Any
         assert (metrics[name].value, metrics[name].n) == (56.25, 4)
     assert "l1/a" not in metrics
     assert made.notes(scores) == [
-        "no image of partiprompts97 counts: there the official program fails (rules=corrected counts them)"
+        "no image of partiprompts97 counts, because the official program fails there (rules=corrected counts them)"
     ]
     assert made.notes(scored(made, example())) == ()
-    corrected = benchmark(rows, "corrected")
-    said = {key: ["yes", *words] if len(words) == 2 else words for key, words in said.items()}
-    scores = scored(corrected, said)
-    assert corrected.metrics(scores)["overall"].n == 8 and not corrected.notes(scores)
 
 
-def test_rows_apart_and_a_parent_that_is_not_there(benchmark: Any) -> None:
-    rows: Rows = [
-        ("p1", 1, "0", "a - b (x)"),
-        ("p2", 1, "7", "a - b (x)"),
-        ("p1", 2, "0", "a - b (y)"),
-    ]
-    official, corrected = benchmark([*HEADER, *rows]), benchmark(rows, "corrected")
-    assert [len(official._of(item_of("p1", 0))), len(corrected._of(item_of("p1", 0)))] == [1, 2]
-    said = {("p2", n): ["yes"] for n in range(4)}
-    assert official.metrics(scored(official, said))["overall"].value is None
-    assert corrected.metrics(scored(corrected, said))["overall"].value == 100
-
-
-def test_a_missing_image_is_no_score_of_its_prompt_officially(benchmark: Any) -> None:
+def test_a_missing_image_is_no_score_of_its_prompt_officially(benchmark: Any, tmp_path: Path) -> None:
     made = benchmark([*HEADER, *EXAMPLE, *(("p2", *row[1:]) for row in EXAMPLE)])
     said = example() | {("p2", n): words("yes yes yes yes") for n in range(3)}
     scores = scored(made, said)
@@ -181,43 +164,20 @@ def test_a_missing_image_is_no_score_of_its_prompt_officially(benchmark: Any) ->
     assert metrics["l1/relation"].value == 0  # of p1 alone
     with pytest.raises(CellFailure, match=r"dpgbench\.csv has no questions about prompt p3"):
         list(made.questions(item_of("p3", 0), Picture(Path("x"), "ab" * 32), Answers({})))
-
-
-def test_a_table_of_questions_that_is_none_is_told_in_a_line(benchmark: Any, tmp_path: Path) -> None:
-    made = benchmark([*HEADER, *EXAMPLE])
     table = tmp_path / "dpgbench/data/dpgbench.csv"
-    text = table.read_text(encoding="utf-8")
-    table.write_text(f"\ufeff{text}", encoding="utf-8")  # as a spreadsheet writes it
-    assert len(made._of(item_of("p1", 0))) == 4
-    for wrong in (text.replace("item_id", "item"), text.replace(",2,", ",two,"), text.replace("tuple", "x")):
-        table.write_text(wrong, encoding="utf-8")
-        with pytest.raises(CellFailure, match=r"dpgbench\.csv is not what it should be") as caught:
-            DPGBench()._of(item_of("p1", 0))
-        assert "\n" not in str(caught.value)
+    table.write_text(table.read_text(encoding="utf-8").replace(",2,", ",two,"), encoding="utf-8")
+    with pytest.raises(CellFailure, match=r"dpgbench\.csv is invalid"):
+        DPGBench()._of(item_of("p1", 0))
 
 
 def test_a_judge_is_asked_for_a_word_and_mplug_must_say_yes_alone(benchmark: Any) -> None:
     made, judged = benchmark([*HEADER, *EXAMPLE]), benchmark([*HEADER, *EXAMPLE], judge="openai:gpt-4o")
     asked = measure("question/1", "?")
-    for text, mplug, judge in (
-        ("yes", 1, 1),
-        ("no", 0, 0),
-        ("yes it is", 0, 1),
-        ("Yes.", 0, 1),
-        ("maybe", 0, None),
-    ):
+    for text, mplug, judge in (("yes", 1, 1), ("no", 0, 0), ("Yes it is.", 0, 1)):
         assert made.parse(asked, Answer(asked, f'"{text}"')) == mplug
-        if judge is None:
-            with pytest.raises(Unparsed):
-                judged.parse(asked, Answer(asked, text))
-        else:
-            assert judged.parse(asked, Answer(asked, text)) == judge
-
-
-def test_a_judge_may_think_before_its_word(benchmark: Any) -> None:
-    judged = benchmark([*HEADER, *EXAMPLE], judge="openai:gpt-4o")
-    for asked in judged.questions(item_of("p1", 0), Picture(Path("0.png"), "ab" * 32), Answers({})):
-        assert (asked.sampling.max_tokens, asked.sampling.temperature) == (2048, 0.0)
+        assert judged.parse(asked, Answer(asked, text)) == judge
+    with pytest.raises(Unparsed):
+        judged.parse(asked, Answer(asked, "maybe"))
 
 
 def program(file: str) -> dict[str, Any]:
@@ -287,7 +247,7 @@ def test_our_files_are_those_of_the_official_program_on_the_official_grids(
         ("partiprompts97", 3, "2, 1", "other - count (y)"),
     ]
     kinds = ["entity - whole", "attribute - color", "relation - spatial", "global -", "other - text"]
-    for n in range(60):
+    for n in range(20):
         count = draw.randint(1, 8)
         for number in range(1, count + 1):
             # now and then of one that comes later, or of itself
@@ -364,41 +324,12 @@ def fields(text: str) -> dict[str, Any]:
     return found
 
 
-def use_prompts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The official prompts alone: the mirror has no table of questions."""
-    monkeypatch.setattr(assets, "BENCHMARKS", folder)
-    file = "benchmarks/dpgbench/eval_prompts/dpgbench_prompts.json"
-    (folder / "dpgbench/data").mkdir(parents=True)
-    shutil.copy(shared_mirror() / "/".join(KIT) / file, folder / "dpgbench/data")
-
-
-def test_official_grids_are_adopted_as_four_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_prompts(tmp_path, monkeypatch)
-    made = [one for one in items(DPGBench()) if one.data["prompt_id"] in ("226", "vrd1", "vrd2")]
-    assert len(made) == 12
-    theirs, cell = tmp_path / "theirs", Cell("m", "dpgbench")
-    write_cells(theirs / "images", ["226", "vrd1", "vrd2"])
-    program("post_process.py")["process_all_directories"](str(theirs / "images"))
-    cells = tmp_path / "cells"
-    write_cells(cells, ["226", "vrd1", "vrd2"])
-    # one that the official program has left as it was
-    (theirs / "images/vrd2.png").unlink()
-    (theirs / "images/vrd2").mkdir()
-    for n in (0, 2):
-        (cells / f"vrd2/{n}.png").rename(theirs / f"images/vrd2/{n}.png")
-    for source in (theirs, theirs / "images"):
-        found = find_images(source, made, [], DPGBench().find_images)
-        assert found.keys() == {one.id for one in made} - {"images/vrd2/1", "images/vrd2/3"}
-    outcome = adopt_cell(cell, made, theirs, found, ProgressWriter())
-    assert outcome.state == INCOMPLETE and "2 of 12 images are not to be had" in outcome.message
-    for name in ("226/0", "226/1", "226/2", "226/3", "vrd1/2"):
-        with Image.open(cell.folder / f"images/{name}.png") as ours, Image.open(cells / f"{name}.png") as one:
-            assert (ours.size, ours.tobytes()) == (one.size, one.tobytes())
-    assert DPGBench().find_images(tmp_path / "nothing", made) is None
-
-
 def test_any_first_prompts_are_of_all_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_prompts(tmp_path, monkeypatch)
+    # the mirror has the prompts, and no table of questions
+    monkeypatch.setattr(assets, "BENCHMARKS", tmp_path)
+    (tmp_path / "dpgbench/data").mkdir(parents=True)
+    file = "benchmarks/dpgbench/eval_prompts/dpgbench_prompts.json"
+    shutil.copy(shared_mirror() / "/".join(KIT) / file, tmp_path / "dpgbench/data")
     first = items(DPGBench(), limit=160)
     sources = [re.sub(r"\d+$", "", one.data["prompt_id"]) for one in first[::4]]
     assert len({*sources}) == 12 and 9 <= sources.count("partiprompts") <= 15

@@ -28,7 +28,7 @@ def pictures(folder: Path, count: int) -> list[Picture]:
 
 
 class Model(Encoder):
-    """What is prepared is the image's size, unless said otherwise; the answer is what ``forward`` gives."""
+    """A test encoder: by default it prepares the image's size; its answer is the result of ``forward``."""
 
     def __init__(
         self,
@@ -76,50 +76,6 @@ def test_every_image_in_order_in_batches(tmp_path: Path) -> None:
     assert run([], forward) == []
 
 
-def test_an_image_that_questions_share_is_read_and_encoded_once(tmp_path: Path) -> None:
-    (picture,) = pictures(tmp_path, 1)
-    copy = tmp_path / "copy.png"
-    shutil.copyfile(picture.path, copy)
-    questions = [
-        ask_about(picture, "baroque"),
-        ask_about(picture, "clay", name="r"),
-        ask_about(Picture(copy, sha256_file(copy)), "clay"),
-        # other pixels
-        ask_about(picture._replace(encoding=Encoding("JPEG")), "clay", name="s"),
-    ]
-    sizes: list[int] = []
-    prepared: list[Any] = []
-
-    def prepare(image: Image.Image) -> int:
-        prepared.append(image)
-        return len(prepared)
-
-    def forward(batch: list[Any]) -> list[Any]:
-        sizes.append(len(batch))
-        return batch
-
-    found = list(Model(forward, prepare, batch_size=8).ask(questions))
-    assert (len(prepared), sizes) == (2, [2])
-    names = [(a.question.item, a.question.name, a.text) for a in found]
-    shared = names[0][2]
-    assert names[:3] == [("0", "q", shared), ("0", "r", shared), ("copy", "q", shared)]
-    assert names[3][2] != shared
-
-
-def test_the_model_sees_what_the_encoding_leaves(tmp_path: Path) -> None:
-    noise = Image.effect_noise((40, 40), 90).convert("RGB")
-    noise.save(tmp_path / "noise.png")
-    plain = Picture(tmp_path / "noise.png", sha256_file(tmp_path / "noise.png"))
-    jpeg = plain._replace(encoding=Encoding("JPEG"))
-    noise.save(tmp_path / "default.jpg")
-    questions = [ask_about(plain, "?"), ask_about(jpeg, "?")]
-    answers = run(questions, list, batch_size=1, prepare=lambda image: image.tobytes().hex())
-    found = [bytes.fromhex(value) for _, value, _ in answers]
-    with Image.open(tmp_path / "default.jpg") as default:
-        assert found == [noise.tobytes(), default.tobytes()]
-    assert found[0] != found[1]
-
-
 def test_what_does_not_decode_is_an_error_and_the_others_go_on(tmp_path: Path) -> None:
     good = pictures(tmp_path, 3)
     broken = tmp_path / "broken.png"
@@ -156,50 +112,11 @@ def test_where_memory_runs_out_batches_are_halved_for_good(
     assert "from now on 2 images in one forward pass" in said
 
 
-@pytest.mark.parametrize(
-    ("kind", "says"),
-    [
-        ("OutOfMemoryError", "too little GPU memory is free for one image"),
-        ("AcceleratorError", "^encoders: the model failed: AcceleratorError"),
-    ],
-)
-def test_a_model_that_cannot_go_on_is_one_line(
-    tmp_path: Path, kind: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import torch
-
-    lost = threading.Event()
-    monkeypatch.setattr("eval_models.encoders.encoder.device_lost", lost)
-
-    def forward(batch: list[Any]) -> list[Any]:
-        raise getattr(torch, kind)("CUDA error: an illegal memory access\nmore words", 0)
-
-    with pytest.raises(CellFailure, match=says) as error:
-        run([ask_about(picture, "?") for picture in pictures(tmp_path, 3)], forward)
-    assert "\n" not in str(error.value)
-    assert lost.is_set() == (kind == "AcceleratorError"), "the process cannot use the GPU any more"
-
-
-def test_what_an_encoder_says_itself_is_said_once(tmp_path: Path) -> None:
-    def forward(batch: list[Any]) -> list[Any]:
-        raise CellFailure("encoders: so it is")
-
-    with pytest.raises(CellFailure, match=r"^encoders: so it is$"):
-        run([ask_about(picture, "?") for picture in pictures(tmp_path, 1)], forward)
-
-
-def test_an_unknown_device_is_one_line() -> None:
-    with pytest.raises(CellFailure, match="torch cannot use the device 'gpu': RuntimeError"):
-        _ = Model(list, device="gpu").device
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_only_a_few_batches_are_in_memory_and_nothing_works_on(
-    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside a GPU the next two batches are prepared meanwhile; a model on the CPU has all cores for itself."""
+    """Beside a GPU the next two batches are prepared meanwhile."""
     monkeypatch.setattr("eval_models.encoders.encoder.available_cores", lambda: 1)
-    ahead = 0 if device == "cpu" else 2 * 2
     prepared = 0
     lock = threading.Lock()
 
@@ -215,15 +132,50 @@ def test_only_a_few_batches_are_in_memory_and_nothing_works_on(
     questions = [ask_about(picture, "?") for picture in pictures(tmp_path, 40)]
     threads = threading.active_count()
     model = Model(list, prepare)
-    model.device = device  # which is not here
+    model.device = "cuda:0"  # which is not here
     answers = model.ask(questions)
     for done in range(2, 20, 2):
         next(answers), next(answers)
-        wait_for(functools.partial(are_prepared, done + ahead))
-        assert prepared == done + ahead
+        wait_for(functools.partial(are_prepared, done + 4))
+        assert prepared == done + 4
     answers.close()  # type: ignore[attr-defined]  # an interrupted run
     assert threading.active_count() == threads
     assert prepared < 40
+
+
+def test_an_image_that_questions_share_is_read_and_encoded_once(tmp_path: Path) -> None:
+    (picture,) = pictures(tmp_path, 1)
+    copy = tmp_path / "copy.png"
+    shutil.copyfile(picture.path, copy)
+    questions = [
+        ask_about(picture, "baroque"),
+        ask_about(picture, "clay", name="r"),
+        ask_about(Picture(copy, sha256_file(copy)), "clay"),
+        # other pixels
+        ask_about(picture._replace(encoding=Encoding("JPEG")), "clay", name="s"),
+    ]
+    found = run(questions, list, batch_size=8, prepare=lambda image: image.tobytes().hex())
+    assert [item for item, _, _ in found] == ["0", "0", "copy", "0"]
+    shared = found[0][1]
+    assert [value == shared for _, value, _ in found] == [True, True, True, False]
+    sizes: list[int] = []
+    run(questions, lambda batch: sizes.append(len(batch)) or batch, batch_size=8)  # type: ignore[func-returns-value]
+    assert sizes == [2]
+
+
+def test_a_model_that_cannot_go_on_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    lost = threading.Event()
+    monkeypatch.setattr("eval_models.encoders.encoder.device_lost", lost)
+
+    def forward(batch: list[Any]) -> list[Any]:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access\nmore words", 0)
+
+    with pytest.raises(CellFailure, match=r"^encoders: the model failed: AcceleratorError") as error:
+        run([ask_about(picture, "?") for picture in pictures(tmp_path, 1)], forward)
+    assert "\n" not in str(error.value)
+    assert lost.is_set(), "the process cannot use the GPU any more"
 
 
 def test_a_number_that_is_none_is_an_error(tmp_path: Path) -> None:
@@ -232,40 +184,21 @@ def test_a_number_that_is_none_is_an_error(tmp_path: Path) -> None:
     assert found == [("0", None, "the encoder gave no finite number"), ("1", 0.5, "")]
 
 
-@pytest.mark.parametrize(
-    ("name", "origin"),
-    [
-        ("csd", "tomg-group-umd/CSD-ViT-L"),
-        ("dreamsim", "dreamsim_ensemble_checkpoint.zip"),
-        ("mplug", "; put the files of https://www.modelscope.cn/"),
-    ],
-)
-def test_missing_files_say_where_to_get_them(tmp_path: Path, name: str, origin: str) -> None:
-    place = tmp_path / "nowhere"
-    with pytest.raises(CellFailure) as error:
-        find(name, {name: str(place)})
-    message = str(error.value)
-    assert f"'{name}'" in message and str(place) in message and origin in message
-    assert f"""--ds_kwargs 'weights={{"{name}": "/path"}}'""" in message
-    assert "\n" not in message
-
-
-@pytest.mark.parametrize("name", sorted(n for n, place in WEIGHTS.items() if not place.startswith("/")))
-def test_missing_hub_weights_are_one_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_weights_say_in_one_line_where_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(CellFailure) as error:
-        find(name, {})
-    assert WEIGHTS[name] in str(error.value) and "encoders: " in str(error.value)
-    assert "\n" not in str(error.value)
-    place = str(tmp_path / "no" / "folder")
-    with pytest.raises(CellFailure, match=r"are not at .*/no/folder; the hub has it as"):
-        find(name, {name: place})
-
-
-def test_an_unknown_name_is_the_users_error() -> None:
+    for weights, origin in (
+        ({"csd": str(tmp_path / "nowhere")}, "tomg-group-umd/CSD-ViT-L"),
+        ({"se": str(tmp_path / "nowhere")}, "the hub has it as"),
+        ({}, WEIGHTS["se"]),
+    ):
+        with pytest.raises(CellFailure) as error:
+            find("csd" if "csd" in weights else "se", weights)
+        assert origin in str(error.value) and "\n" not in str(error.value)
     with pytest.raises(UserError, match=r"unknown weights 'cds' \(did you mean 'csd'\?\)"):
         find("se", {"cds": "/x"})
 
@@ -286,7 +219,7 @@ def test_weights_are_told_by_content_and_not_by_place(tmp_path: Path) -> None:
 
 def test_missing_reference_vectors_are_told_when_the_run_is_planned(tmp_path: Path) -> None:
     options = {"references": {"csd": str(tmp_path / "gone.pt")}, "weights": {"csd": __file__, "se": "org/se"}}
-    remedy = "; bash utils/prefetch.sh --ds_names oneig gets it"
+    remedy = "; bash eval.sh prefetch --ds_names oneig gets it"
     assert registry.measurer_missing("csd+se", options) == [
         f"encoders: there is no file of reference vectors for 'csd' at {tmp_path}/gone.pt{remedy}",
         f"encoders: there is no file of reference vectors for 'se' in references['se']{remedy}",

@@ -1,4 +1,4 @@
-"""What encoders take of an image, bit for bit against the libraries that their authors used."""
+"""Encoders preprocess an image bit for bit as the libraries of their authors do."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from eval_models.encoders.encoder import (
 
 # borders of every remainder by four, both ways round, smaller and larger than the encoder's side
 _SIZES = [
-    *((size, 224) for size in range(224, 233)),
-    *((224, size) for size in range(225, 233)),
-    *((37, 41), (333, 100), (100, 335), (1024, 769), (640, 643), (1, 5), (225, 225), (512, 512)),
+    *((size, 224) for size in range(224, 228)),
+    *((224, size) for size in range(225, 228)),
+    *((333, 100), (640, 643), (1, 5)),
 ]
 
 
@@ -35,26 +35,12 @@ def same(ours: Any, theirs: Any) -> bool:
 
 
 @pytest.mark.parametrize("size", _SIZES, ids=str)
-@pytest.mark.parametrize("side", [224, 336])
-def test_like_the_processor_of_transformers(size: tuple[int, int], side: int) -> None:
-    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-
-    processor = CLIPImageProcessorPil(size={"shortest_edge": side}, crop_size={"height": side, "width": side})
-    image = noise(size)
-    theirs = processor(images=image, return_tensors="np").pixel_values[0]
-    (ours,) = clip_pixels(image, side, "transformers")
-    assert ours.shape == (3, side, side)
-    assert same(ours, theirs)
-
-
-def test_its_defaults_are_those_of_clip() -> None:
+def test_like_the_processor_of_transformers(size: tuple[int, int]) -> None:
     """The official SE encoder takes a processor without any setting."""
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-    processor = CLIPImageProcessorPil()
-    assert (tuple(processor.image_mean), tuple(processor.image_std)) == (CLIP_MEAN, CLIP_STD)
-    (ours,) = clip_pixels(noise((300, 411)), 224, "transformers")
-    assert same(ours, processor(images=noise((300, 411)), return_tensors="np").pixel_values[0])
+    theirs = CLIPImageProcessorPil()(images=noise(size), return_tensors="np").pixel_values[0]
+    assert same(clip_pixels(noise(size), 224, "transformers")[0], theirs)
 
 
 def torchvision_pixels(image: Image.Image, side: int) -> Any:
@@ -92,11 +78,3 @@ def test_like_the_transforms_of_torchvision(size: tuple[int, int]) -> None:
         ]
     )
     assert same(ours, composed(image).numpy())
-
-
-def test_the_libraries_crop_an_odd_border_differently() -> None:
-    """225: half a pixel is rounded to none by both; 227: one and a half to two, or down to one."""
-    image = Image.new("RGB", (227, 224))
-    image.putpixel((1, 0), (255, 0, 0))
-    transformers, torchvision = clip_pixels(image, 224, "transformers", "torchvision")
-    assert transformers[0, 0, 0] > 0 > torchvision[0, 0, 0]

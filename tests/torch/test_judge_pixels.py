@@ -1,24 +1,20 @@
-"""What pixels a judge sees of a file is its benchmark's rule: that of the official program, in every environment."""
+"""A judge gets the pixels that the benchmark's official program would use, in every environment."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
 import json
-import struct
-import zlib
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image, ImageOps
-from PIL.PngImagePlugin import PngInfo
 
 from benchmarks.oneig.benchmark import PIXELS as ONEIG
+from custom_models.model_utils.image_routes import inputs_of
 from custom_models.model_utils.inputs import split_inputs
 from imageevalkit import registry
-from imageevalkit.api.routes import inputs_of
 from imageevalkit.benchmark.contract import Answers, Benchmark
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
@@ -31,19 +27,19 @@ from imageevalkit.benchmark.question import (
     Sampling,
 )
 from imageevalkit.common.grids import Grid
-from imageevalkit.common.images import CorruptImage, encode, is_plain, sha256_file
+from imageevalkit.common.images import encode, is_plain, sha256_file
 from imageevalkit.evaluate.answerers import Answerers, request_hash
 from imageevalkit.evaluate.interview import Interview
+from imageevalkit.extras.dry_run.questions import images_to_come
 from imageevalkit.jobs.plan import EvaluateOrder
 from imageevalkit.judges.api import fitted_size, judge_picture, open_picture, sent_picture
-from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.results import Evaluator
-from imageevalkit.store.states import images_to_come, survey_images
-from tests.support import tiny_vlm
+from imageevalkit.store.states import survey_images
 from tests.support.beside import run_beside
 from tests.support.generation import FakeDataset, items
-from tests.support.image_questions import ask_about
+from tests.support.prepared_pixels import prepared
+from tests.support.tiny_vlm import save_qwen3_vl
 
 TURNED = Image.Exif()
 TURNED[0x112] = 6
@@ -69,13 +65,6 @@ def halves(mode: str = "RGB", size: tuple[int, int] = (64, 32)) -> Image.Image:
     return image.convert(mode)
 
 
-def see_through(alpha: int = 0, mode: str = "RGBA") -> Image.Image:
-    """As :func:`halves`, the right half with ``alpha``."""
-    image = halves("RGBA")
-    image.paste((255, 0, 0, alpha), (32, 0, 64, 32))
-    return image.convert(mode)
-
-
 def save(path: Path, image: Image.Image, **how: Any) -> Picture:
     image.save(path, **how)
     return Picture(path, sha256_file(path), plain=is_plain(path))
@@ -89,46 +78,37 @@ def pixels(image: Image.Image) -> tuple[tuple[int, int], bytes]:
 # the rules
 
 
+def see_through(alpha: int) -> Image.Image:
+    """As :func:`halves`, the right half with ``alpha``."""
+    image = halves("RGBA")
+    image.paste((255, 0, 0, alpha), (32, 0, 64, 32))
+    return image
+
+
 @pytest.mark.parametrize(
-    ("name", "image", "how", "right"),
-    [
-        ("a.png", see_through(), {}, (255, 255, 255)),
-        ("a.png", see_through(100), {}, (255, 155, 155)),
-        ("a.png", see_through(0, "LA"), {}, (76, 76, 76)),
-        ("a.png", halves("P"), {"transparency": halves("P").getpixel((60, 5))}, (255, 0, 0)),
-        ("a.png", halves(), {"transparency": (255, 0, 0)}, (255, 0, 0)),
-        ("a.webp", see_through(), {"lossless": True, "exact": True}, (255, 255, 255)),
-    ],
-    ids=["RGBA", "half seen", "LA", "palette with tRNS", "RGB with tRNS", "WebP"],
+    ("image", "how", "right"),
+    [(see_through(100), {}, (255, 155, 155)), (halves(), {"transparency": (255, 0, 0)}, (255, 0, 0))],
+    ids=["RGBA", "RGB with tRNS"],
 )
 def test_qwen_vl_utils_lays_nothing_but_rgba_on_white(
-    tmp_path: Path, name: str, image: Image.Image, how: dict[str, Any], right: tuple[int, int, int]
+    tmp_path: Path, image: Image.Image, how: dict[str, Any], right: tuple[int, int, int]
 ) -> None:
-    picture = save(tmp_path / name, image, **how)
-    dropped = image.convert("RGB").getpixel((60, 5))
-    for rule, expected in ((QWEN_VL_UTILS, right), (TRANSFORMERS, dropped), (ONEIG, dropped)):
+    picture = save(tmp_path / "a.png", image, **how)
+    for rule, expected in ((QWEN_VL_UTILS, right), (TRANSFORMERS, (255, 0, 0)), (ONEIG, (255, 0, 0))):
         seen = open_picture(picture._replace(pixels=rule))
         assert (seen.mode, seen.info) == ("RGB", {}), "transformers would lay what it finds there on white"
         assert seen.getpixel((60, 5)) == expected
 
 
-@pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp"])
-def test_only_transformers_turns_an_image_as_its_exif_data_say(tmp_path: Path, name: str) -> None:
-    picture = save(tmp_path / name, halves(), exif=TURNED)
-    sizes = [
-        judge_picture(picture._replace(pixels=rule)).size for rule in (TRANSFORMERS, QWEN_VL_UTILS, ONEIG)
-    ]
-    # 64 × 32 px are 2 × 1 multiples of 28, too few by half: both sides grow by √2 and to the next multiple
-    assert sizes == [(32, 64), (84, 56), (84, 56)]
-    for rule in (TRANSFORMERS, QWEN_VL_UTILS, ONEIG):
-        assert open_picture(picture._replace(pixels=rule)).getexif() == {}, "transformers would turn it again"
-
-
-def test_the_files_of_protocols_that_send_them_are_decoded_as_transformers_does(tmp_path: Path) -> None:
+def test_only_transformers_turns_an_image_as_its_exif_data_say(tmp_path: Path) -> None:
     picture = save(tmp_path / "a.jpg", halves(), exif=TURNED)
+    # 64 × 32 px are 2 × 1 multiples of 28, too few by half: both sides grow by √2 and to the next multiple
+    for rule, size in ((TRANSFORMERS, (32, 64)), (QWEN_VL_UTILS, (84, 56)), (ONEIG, (84, 56))):
+        assert judge_picture(picture._replace(pixels=rule)).size == size
+        assert open_picture(picture._replace(pixels=rule)).getexif() == {}, "transformers would turn it again"
     with Image.open(picture.path) as image:
         official = ImageOps.exif_transpose(image).convert("RGB")
-    assert pixels(judge_picture(picture)) == pixels(official)
+    assert pixels(judge_picture(picture)) == pixels(official), "protocols that send files"
 
 
 # sizes that qwen-vl-utils 0.0.14 gave, run on images of these sizes
@@ -136,12 +116,7 @@ def test_the_files_of_protocols_that_send_them_are_decoded_as_transformers_does(
     ("size", "fitted"),
     [
         ((1024, 1024), (1036, 1036)),
-        ((1328, 1328), (1316, 1316)),
-        ((1000, 700), (1008, 700)),
         ((37, 53), (56, 84)),
-        ((20, 3000), (28, 2996)),
-        ((14, 14), (56, 56)),
-        ((13, 13), (56, 56)),
         ((42, 70), (56, 56)),
         ((5000, 3500), (4256, 2996)),
     ],
@@ -162,9 +137,8 @@ def test_an_extreme_aspect_ratio_is_that_images_own_failure(tmp_path: Path) -> N
         judge_picture(long._replace(pixels=QWEN_VL_UTILS))
 
 
-@pytest.mark.parametrize("mode", ["RGB", "P"])
-def test_no_colour_means_transparency_any_more_where_alpha_is_dropped(mode: str) -> None:
-    image = halves(mode)
+def test_no_colour_means_transparency_any_more_where_alpha_is_dropped() -> None:
+    image = halves("P")
     with Image.open(io.BytesIO(in_memory(image, "PNG", transparency=image.getpixel((60, 5))))) as shown:
         assert "transparency" in shown.info
         stored = encode(shown, Path("a.png"))
@@ -180,35 +154,10 @@ def test_no_colour_means_transparency_any_more_where_alpha_is_dropped(mode: str)
 # what is sent to a server
 
 
-def test_a_png_that_only_carries_pixels_is_compressed_the_fastest_way(tmp_path: Path) -> None:
-    turned = save(tmp_path / "a.png", halves(), exif=TURNED)._replace(pixels=TRANSFORMERS)
-    bytes_sent, media_type = sent_picture(turned)
-    with Image.open(io.BytesIO(bytes_sent)) as seen:
-        assert (seen.format, media_type) == ("PNG", "image/png")
-        assert pixels(seen) == pixels(open_picture(turned))
-    named, _ = sent_picture(turned._replace(encoding=Encoding("PNG")))
-    # how a stream of zlib begins, with the fastest level and the default
-    begins = [data[data.index(b"IDAT") + 4 :][:2] for data in (bytes_sent, named)]
-    assert begins == [b"\x78\x01", b"\x78\x9c"]
-
-
-def note_after_the_pixels(image: Image.Image, name: bytes, data: bytes) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    chunk = struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-    return buffer.getvalue()[:-12] + chunk + buffer.getvalue()[-12:]
-
-
 def in_memory(image: Image.Image, format: str, **how: Any) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, format, **how)
     return buffer.getvalue()
-
-
-def _xmp(orientation: int) -> PngInfo:
-    info = PngInfo()
-    info.add_itxt("XML:com.adobe.xmp", f'<x tiff:Orientation="{orientation}"/>')
-    return info
 
 
 UPRIGHT = Image.Exif()
@@ -219,38 +168,17 @@ UPRIGHT[0x112] = 1
     ("data", "plain"),
     [
         (in_memory(halves(), "PNG"), True),
-        (in_memory(halves("L"), "PNG"), True),
-        (in_memory(halves(), "JPEG"), True),
-        (in_memory(halves(), "WEBP"), True),
         (in_memory(halves(), "JPEG", exif=UPRIGHT), True),
-        (in_memory(halves(), "PNG", exif=UPRIGHT), True),
-        (note_after_the_pixels(halves(), b"tEXt", b"Comment\0none"), True),
-        (in_memory(halves(), "JPEG", exif=TURNED), False),
         (in_memory(halves(), "PNG", exif=TURNED), False),
-        (in_memory(halves(), "WEBP", exif=TURNED), False),
-        (in_memory(halves(), "PNG", pnginfo=_xmp(1)), True),
-        (in_memory(halves(), "PNG", pnginfo=_xmp(6)), False),
-        (note_after_the_pixels(halves(), b"eXIf", TURNED.tobytes().removeprefix(b"Exif\0\0")), False),
-        (in_memory(see_through(), "PNG"), False),
-        (in_memory(see_through(), "WEBP"), False),
-        (in_memory(see_through(mode="LA"), "PNG"), False),
-        (in_memory(halves(), "PNG", transparency=(255, 0, 0)), False),
+        (in_memory(see_through(0), "WEBP"), False),
         (in_memory(halves("P"), "PNG", transparency=0), False),
         (in_memory(halves("CMYK"), "JPEG"), False),
-        (in_memory(halves(), "PNG", save_all=True, append_images=[see_through(0, "RGB")]), False),
+        (in_memory(halves(), "PNG", save_all=True, append_images=[halves("RGB", (9, 9))]), False),
     ],
 )
 def test_what_every_program_sees_alike(tmp_path: Path, data: bytes, plain: bool) -> None:
     (tmp_path / "a").write_bytes(data)
     assert (is_plain(data), is_plain(tmp_path / "a")) == (plain, plain)
-
-
-def test_damaged_exif_data_are_one_line(tmp_path: Path) -> None:
-    picture = save(tmp_path / "a.png", halves(), exif=b"Exif\0\0no such data")
-    assert picture.plain, "no program turns it"
-    assert judge_picture(picture._replace(pixels=QWEN_VL_UTILS)).size == (84, 56)
-    with pytest.raises(CorruptImage, match="not a TIFF file"):
-        judge_picture(picture._replace(pixels=TRANSFORMERS))
 
 
 def test_a_server_gets_the_file_where_it_cannot_be_seen_otherwise_and_else_the_pixels(tmp_path: Path) -> None:
@@ -318,60 +246,17 @@ def test_a_dry_run_knows_the_same_requests_as_the_run(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a tiny checkpoint of a family."""
-
-    def saved(family: str) -> Path:
-        folder = tmp_path_factory.mktemp(family)
-        getattr(tiny_vlm, f"save_{family}")(folder)
-        return folder
-
-    return saved
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("qwen3_vl")
+    save_qwen3_vl(folder)
+    return folder
 
 
-def said_of(folder: Path, pictures: Sequence[Picture]) -> list[Any]:
-    judge = registry.judge(f"transformers:{folder}", {}, options=JudgeOptions(kwargs={"batch_size": 1}))
-    questions = [ask_about(one, "Is it red?", ("Yes", " no"), f"q/{n}") for n, one in enumerate(pictures)]
-    answers = {answer.question.name: answer for answer in judge.ask(questions)}
-    assert not any(answer.error for answer in answers.values()), answers
-    return [dict(answers[question.name].probabilities or {}) for question in questions]
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_a_colour_that_means_transparency_is_no_matter_to_geneval_2(
-    checkpoint: Callable[[str], Path], tmp_path: Path
-) -> None:
-    plain = save(tmp_path / "plain.png", halves())
-    trns = save(tmp_path / "trns.png", halves(), transparency=(255, 0, 0))
-    palette = save(tmp_path / "p.png", halves("P"), transparency=halves("P").getpixel((60, 5)))
-    first, *others = said_of(
-        checkpoint("qwen3_vl"), [one._replace(pixels=TRANSFORMERS) for one in (plain, trns, palette)]
-    )
-    assert others == [first, first]
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_longtext_shows_its_judge_what_qwen_vl_utils_would(
-    checkpoint: Callable[[str], Path], tmp_path: Path
-) -> None:
-    noise = Image.effect_noise((100, 75), 90).convert("RGB")
-    turned = save(tmp_path / "turned.png", noise, exif=TURNED)
-    official = save(tmp_path / "official.png", noise.resize((112, 84), Image.Resampling.BICUBIC))
-    one, other, upright = said_of(
-        checkpoint("qwen2_5_vl"),
-        [turned._replace(pixels=QWEN_VL_UTILS), official, turned._replace(pixels=TRANSFORMERS)],
-    )
-    assert one == other != upright
-
-
-def test_the_rule_is_part_of_the_name_of_scores_where_the_judge_runs_here(
-    checkpoint: Callable[[str], Path],
-) -> None:
+def test_the_rule_is_part_of_the_name_of_scores_where_the_judge_runs_here(checkpoint: Path) -> None:
     def evaluator(rule: PixelRule, judge: str) -> Evaluator:
         return registry.judge(judge, {LONGTEXT: "Read it."}, pixels=rule).evaluator
 
-    local = f"transformers:{checkpoint('qwen2_5_vl')}"
-    ours, other = (evaluator(rule, local) for rule in (QWEN_VL_UTILS, TRANSFORMERS))
+    ours, other = (evaluator(rule, f"transformers:{checkpoint}") for rule in (QWEN_VL_UTILS, TRANSFORMERS))
     assert ours.id != other.id
     assert ours.details["judge"]["pixels"] == "qwen_vl_utils"
     assert "torchvision" in ours.details["judge"]["images_prepared_by"]
@@ -380,10 +265,10 @@ def test_the_rule_is_part_of_the_name_of_scores_where_the_judge_runs_here(
     )
 
 
-def test_scores_do_not_depend_on_whether_torchvision_is_installed(checkpoint: Callable[[str], Path]) -> None:
-    folder = checkpoint("qwen3_vl")
-    ended = [run_beside("prepared_pixels", folder, packages=beside) for beside in ((), ("dreamsim",))]
-    found = [json.loads(one.stdout.splitlines()[-1]) for one in ended]
-    without, beside = found
+def test_scores_do_not_depend_on_whether_torchvision_is_installed(checkpoint: Path) -> None:
+    without = prepared(str(checkpoint))
+    beside = json.loads(
+        run_beside("prepared_pixels", checkpoint, packages=("dreamsim",)).stdout.splitlines()[-1]
+    )
     assert (without["torchvisions"], beside["torchvisions"]) == (None, True)
     assert without["pixels"] == beside["pixels"]

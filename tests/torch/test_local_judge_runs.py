@@ -42,10 +42,8 @@ def test_geneval2_with_exact_probabilities(tmp_path: Path) -> None:
     assert found["coverage"]["judged"] == 4
     assert "outside_mass" not in found["metrics"]
     assert 0 < found["metrics"]["soft_tifa_gm"]["value"] <= found["metrics"]["soft_tifa_am"]["value"]
-    (tmp_path / "tiny-qwen3-vl").rename(tmp_path / "gone")
-    assert run(judge, "--rescore").returncode == 1, "whose answers were they?"
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "gone").rename(tmp_path / "elsewhere/tiny-qwen3-vl")
+    judge.rename(tmp_path / "elsewhere/tiny-qwen3-vl")
     moved = run(tmp_path / "elsewhere/tiny-qwen3-vl", "--judge_repeats", "6")
     assert moved.returncode == 0, moved.stdout + moved.stderr
     noise = result()["noise"]

@@ -14,7 +14,7 @@ from tests.support.beside import run_beside
 
 
 def run(module: str, folder: Path, *packages: str) -> dict[str, Any]:
-    """What a module of tests.support prints, which runs with ``packages``."""
+    """Returns the output of a module of tests.support, which runs with ``packages``."""
     found: dict[str, Any] = json.loads(run_beside(module, folder, packages=packages).stdout.splitlines()[-1])
     return found
 
@@ -42,25 +42,8 @@ def test_detections_are_those_of_the_network_in_the_pixels_of_the_image(said: Ma
         assert all(0 <= x1 < x2 <= 300 and 0 <= y1 < y2 <= 200 for x1, y1, x2, y2, _ in boxes)
 
 
-def test_only_masks_that_may_count_are_enlarged(said: Mapping[str, Any]) -> None:
-    found = said["mask2former"]
-    confident, all_queries = found["queries"]
-    assert found["enlarged"] == confident < all_queries
-
-
-def test_colours_are_those_of_a_product_in_half_precision_where_autocast_is(said: Mapping[str, Any]) -> None:
-    found = said["half"]
-    assert found["said"] == found["half"] != found["single"]
-
-
 def test_weights_that_are_not_finite_are_no_verdict(said: Mapping[str, Any]) -> None:
-    assert len(said["no numbers"]) == 6
-    for name, (text, error) in said["no numbers"].items():
-        assert (text, error) == (None, "the encoder gave no finite number"), name
-
-
-def test_images_are_turned_where_the_official_program_turns_them(said: Mapping[str, Any]) -> None:
-    assert said["turned"] == {"hpsv2": False, "flant5": False, "geneval": True}
+    assert said["no numbers"] == [None, "the encoder gave no finite number"]
 
 
 def test_an_encoder_is_official_with_its_default_weights_alone(said: Mapping[str, Any]) -> None:
@@ -70,13 +53,6 @@ def test_an_encoder_is_official_with_its_default_weights_alone(said: Mapping[str
         # the official detector is mmdetection's
         "geneval": [False, False],
     }
-
-
-def test_too_little_memory_is_told_in_one_line_wherever_it_runs_out(said: Mapping[str, Any]) -> None:
-    full = said["full"]
-    assert "too little GPU memory is free for a question;" in full["answer"]
-    assert "too little GPU memory is free for a text;" in full["text"]
-    assert "/t5 does not fit into GPU memory; give the job more GPUs" in full["projector"]
 
 
 def test_colours_are_told_of_the_classes_that_were_asked_about(said: Mapping[str, Any]) -> None:
@@ -109,10 +85,8 @@ def test_a_vqascore_is_the_geometric_mean_of_yes_and_the_end(said: Mapping[str, 
 
 def test_weights_that_are_not_those_of_the_model_are_refused_in_one_line(said: Mapping[str, Any]) -> None:
     words = {"lacks": "it lacks ", "unexpected": "it has unexpected ", "shape": "it has another shape of "}
-    refused = dict(said["refused"])
-    assert "does not load" in refused.pop("no weights")
-    assert len(refused) == 18
-    for case, why in refused.items():
+    assert len(said["refused"]) == 5
+    for case, why in said["refused"].items():
         file, name, how = case.split()
         assert f"/{file.partition('/')[0]}" in why and "\n" not in why
         # transformers has other names for CLIP's by now
@@ -120,27 +94,12 @@ def test_weights_that_are_not_those_of_the_model_are_refused_in_one_line(said: M
 
 
 def test_mplug_says_what_modelscopes_network_says(mplug: Mapping[str, Any]) -> None:
-    assert mplug["defaults"] == [504, 5, 1, 10]
-    for kind in ("narrow", "wide"):
-        found = mplug[kind]
-        assert found["ours"] == found["theirs"]
-        assert found["official"] == [True, False], "weights of the user's own are not the official ones"
-        # of each image the last two questions are one, as far as they are read
-        answers = [found["ours"][n : n + 4] for n in (0, 4, 8)]
-        assert all(one[2] == one[3] for one in answers)
-        assert len({*map(tuple, answers)}) == 3 and all(len({*one}) >= 2 for one in answers)
-    assert mplug["narrow"]["evaluator"] != mplug["wide"]["evaluator"]
-
-
-def test_mplug_looks_at_an_image_once(mplug: Mapping[str, Any]) -> None:
-    assert mplug["narrow"]["images"] == mplug["wide"]["images"] == [3, 12]
-
-
-def test_numbers_that_are_none_are_no_answer_of_mplug(mplug: Mapping[str, Any]) -> None:
-    assert len(mplug["no numbers"]) == 2
-    for name, (text, error) in mplug["no numbers"].items():
-        assert (text, error) == (None, "the encoder gave no finite number"), name
-
-
-def test_mplug_without_a_tensor_is_refused(mplug: Mapping[str, Any]) -> None:
+    assert mplug["ours"] == mplug["theirs"]
+    # weights of the user's own are not the official ones
+    assert mplug["official"] == [True, False]
+    # of each image the last two questions are one, as far as they are read
+    answers = [mplug["ours"][n : n + 4] for n in (0, 4, 8)]
+    assert all(one[2] == one[3] for one in answers)
+    assert len({*map(tuple, answers)}) == 3 and all(len({*one}) >= 2 for one in answers)
+    assert mplug["images"] == [3, 12], "an image is looked at once"
     assert "it lacks fusion_encoder.encoder.layer.1.output.dense.weight;" in mplug["damaged"]

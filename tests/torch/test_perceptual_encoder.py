@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 from eval_models.encoders.dreamsim import DreamSimEncoder, distances, packed, read_embedding
-from imageevalkit.assets.weights import WeightsSource
 from imageevalkit.common.errors import CellFailure
 from tests.support.beside import run_beside
 from tests.support.dreamsim_run import SIZES
@@ -33,7 +31,7 @@ FILES = (
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What :mod:`tests.support.dreamsim_run` found; skips where the package is not installed beside the tests."""
+    """Returns the findings of :mod:`tests.support.dreamsim_run`; skips without the package beside the tests."""
     folder = tmp_path_factory.mktemp("dreamsim")
     done = run_beside("dreamsim_run", folder, packages=("dreamsim",))
     assert done.stderr == ""
@@ -53,19 +51,6 @@ def test_distances_of_batches_are_the_packages_of_single_pairs(said: Mapping[str
         )
 
 
-def test_embeddings_are_of_mean_0_and_length_1_and_the_same_for_the_same_image(
-    said: Mapping[str, Any],
-) -> None:
-    by_item: dict[str, set[str]] = {}
-    for item, text in said["replies"]:
-        by_item.setdefault(item, set()).add(text)
-        values = read_embedding(text)
-        assert math.fsum(value * value for value in values) == pytest.approx(1, abs=1e-6)
-        assert math.fsum(values) == pytest.approx(0, abs=1e-5)
-    assert len(said["replies"]) == len(SIZES) + 1
-    assert all(len(texts) == 1 for texts in by_item.values())
-
-
 def test_loading_leaves_the_folder_and_the_identity_as_they_were(said: Mapping[str, Any]) -> None:
     assert said["added"] == []
     assert said["identity"] == said["identity_after"]
@@ -79,64 +64,21 @@ def test_weights_that_peft_would_leave_random_are_found(said: Mapping[str, Any])
     assert all(name.endswith("attn.qkv.lora_B.weight") for name in said["lacking"])
 
 
-@pytest.mark.parametrize(
-    "missing",
-    [
-        "clip_vitb16_pretrain.pth.tar",
-        "ensemble_lora/adapter_model.safetensors",
-        "facebookresearch_dino_main/hubconf.py",
-        "checkpoints/dino_vitbase16_pretrain.pth",
-    ],
-)
-def test_a_missing_file_is_one_line_with_where_to_get_it(tmp_path: Path, missing: str) -> None:
+def test_what_is_missing_is_one_line_with_where_to_get_it(tmp_path: Path) -> None:
     for name in FILES:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     encoder = DreamSimEncoder({"dreamsim": str(tmp_path)})
     assert encoder.identity["weights"]["ensemble_lora"]
-    (tmp_path / missing).unlink()
-    with pytest.raises(CellFailure) as failure:
+    if importlib.util.find_spec("dreamsim") is None:
+        with pytest.raises(CellFailure, match=r"package dreamsim does not import .*make_env\.sh"):
+            _ = encoder.evaluator
+    weights = tmp_path / "ensemble_lora" / "adapter_model.safetensors"
+    weights.rename(f"{weights}.part")  # half loaded
+    with pytest.raises(CellFailure, match=r"ensemble_lora/adapter_model\.safetensors.*--ds_names oneig"):
         _ = DreamSimEncoder({"dreamsim": str(tmp_path)}).identity
-    line = str(failure.value)
-    assert missing in line and str(tmp_path) in line and "\n" not in line
-    assert "bash utils/prefetch.sh --ds_names oneig" in line
-
-
-def test_no_folder_at_all_is_one_line_with_where_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(CellFailure, match=r"dreamsim_ensemble_checkpoint\.zip"):
         _ = DreamSimEncoder({"dreamsim": str(tmp_path / "nowhere")}).identity
-
-
-def test_a_half_loaded_file_is_not_the_adapters_weights_but_a_pickled_one_is(tmp_path: Path) -> None:
-    for name in FILES:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    weights = tmp_path / "ensemble_lora" / "adapter_model.safetensors"
-    torn = weights.rename(f"{weights}.part")
-    both = r"lacks ensemble_lora/adapter_model\.safetensors or ensemble_lora/adapter_model\.bin;"
-    with pytest.raises(CellFailure, match=both):
-        _ = DreamSimEncoder({"dreamsim": str(tmp_path)}).identity
-    torn.rename(weights.with_suffix(".bin"))
-    assert DreamSimEncoder({"dreamsim": str(tmp_path)}).identity
-
-
-def test_a_package_that_fails_on_import_does_not_blame_the_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "dreamsim.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "dreamsim", raising=False)
-    encoder = DreamSimEncoder(device="cpu")
-    encoder.sources = {"dreamsim": WeightsSource("/weights", None, {})}
-    with pytest.raises(CellFailure, match=r"dreamsim does not import here .*nms.*make_env\.sh") as failure:
-        encoder.load([])
-    assert "/weights" not in str(failure.value)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("dreamsim") is not None, reason="the package is installed here")
-def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(CellFailure, match=r"package dreamsim does not import .*make_env\.sh"):
-        _ = DreamSimEncoder({"dreamsim": str(tmp_path)}).evaluator
 
 
 def test_an_embedding_comes_back_as_the_float32_values_it_was() -> None:
@@ -147,14 +89,9 @@ def test_an_embedding_comes_back_as_the_float32_values_it_was() -> None:
     assert list(read_embedding(embedding_text(found))) == list(found)
     with pytest.raises(ValueError, match="not finite"):
         packed([0.1, math.nan])
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{}", "[1]", '{"embedding": "%"}', '{"embedding": "AAA="}', '{"embedding": 1}']
-)
-def test_another_text_is_no_embedding(text: str) -> None:
-    with pytest.raises((ValueError, KeyError, TypeError)):
-        read_embedding(text)
+    for text in ("", "{}", '{"embedding": "AAA="}'):
+        with pytest.raises((ValueError, KeyError)):
+            read_embedding(text)
 
 
 def test_the_distance_is_one_less_the_cosine_whatever_the_lengths() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import random
 import shutil
 import sys
 import types
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +30,6 @@ from tests.support.tiny_encoders import (
     csd_state,
     save_csd,
     save_references,
-    save_se,
     save_style_encoders,
 )
 from tests.torch.test_encoder_pixels import torchvision_pixels
@@ -107,6 +104,7 @@ def test_products_with_the_references_of_the_questions_style(tiny: Tiny, tmp_pat
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
     found = numbers(list(tiny.encoder().ask(tiny.questions)))
+    alone = numbers(list(tiny.encoder(batch_size=1).ask(tiny.questions)))
     csd_references, se_references = (
         torch.load(path, weights_only=True) for path in (tiny.references["csd"], tiny.references["se"])
     )
@@ -129,38 +127,13 @@ def test_products_with_the_references_of_the_questions_style(tiny: Tiny, tmp_pat
         # a batch may round other bits of a bfloat16 than one image alone: one step of 2⁻⁸ below 1, seldom two
         product = (embed @ se_references[question.text].T)[0]
         assert got["se"] == pytest.approx(product.tolist(), abs=2**-7, rel=0)
+        assert alone[question.item]["se"] == product.tolist(), "as the official class: a batch of one"
         assert got["se"] == torch.tensor(got["se"]).bfloat16().tolist()
         exact = (embed.float() @ se_references[question.text].float().T)[0]
         assert got["se_exact"] == pytest.approx(exact.tolist(), abs=2**-7, rel=0)
         assert got["se_exact"] != got["se"]
     # the check above means something: the images are not all alike
     assert (torch.cat(vectors) @ torch.cat(vectors).T).fill_diagonal_(0).max() < 0.99
-
-
-def test_one_image_in_bfloat16_is_the_official_number_bit_for_bit(tiny: Tiny, tmp_path: Path) -> None:
-    """As the official class: a batch of one."""
-    import torch
-    from transformers import CLIPVisionModelWithProjection
-    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-
-    references = torch.load(tiny.references["se"], weights_only=True)
-    se = CLIPVisionModelWithProjection.from_pretrained(tiny.weights["se"]).to(dtype=torch.bfloat16).eval()
-    processor = CLIPImageProcessorPil(
-        size={"shortest_edge": _SIDE}, crop_size={"height": _SIDE, "width": _SIDE}
-    )
-    found = numbers(list(tiny.encoder(batch_size=1).ask(tiny.questions)))
-    for question in tiny.questions:
-        image = Image.open(as_jpeg(question.pictures[0], tmp_path)).convert("RGB")
-        with torch.no_grad():
-            pixels = processor(images=image, return_tensors="pt").pixel_values.to("cpu", dtype=torch.bfloat16)
-            embed = torch.nn.functional.normalize(se(pixels).image_embeds, p=2, dim=-1)
-        assert found[question.item]["se"] == (embed @ references[question.text].T)[0].tolist()
-
-
-def test_a_batch_is_like_one_by_one(tiny: Tiny) -> None:
-    one, together = (numbers(list(tiny.encoder(n).ask(tiny.questions))) for n in (1, 6))
-    for item, found in one.items():
-        assert together[item]["csd"] == pytest.approx(found["csd"], abs=_CLOSE, rel=0)
 
 
 def official_csd(visual: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -193,15 +166,6 @@ def test_like_the_official_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert torch.allclose(found, expected, atol=_CLOSE, rtol=0)
 
 
-@pytest.mark.parametrize("lacking", ["last_layer_style", "resblocks.1.mlp.c_fc.bias", "conv1.weight"])
-def test_a_checkpoint_without_all_weights_is_one_line(lacking: str, tiny: Tiny, tmp_path: Path) -> None:
-    path = tmp_path / "part.pth"
-    save_csd(path, keep=lambda name: lacking not in name)
-    with pytest.raises(CellFailure, match=r"encoders: .*part\.pth does not") as error:
-        list(StyleEncoder(tiny.references, weights={**tiny.weights, "csd": str(path)}).ask(tiny.questions))
-    assert "\n" not in str(error.value)
-
-
 class _Harmful:
     def __reduce__(self) -> tuple[Any, ...]:
         return print, ("code of the checkpoint runs",)
@@ -216,86 +180,32 @@ def test_a_checkpoint_never_runs_code(tiny: Tiny, tmp_path: Path, capsys: pytest
     assert "code of" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", ["nothing", "no zip", "cut", "other tensors", "a list", "other shapes"])
-def test_what_is_no_checkpoint_is_one_line(content: str, tiny: Tiny, tmp_path: Path) -> None:
-    import torch
-
+def test_files_that_are_not_those_of_the_encoder_are_one_line(tiny: Tiny, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pth"
-    whole = Path(tiny.weights["csd"]).read_bytes()
-    if content == "other tensors":
-        torch.save({"state_dict": csd_state()}, path)
-    elif content == "a list":
-        torch.save([1, 2], path)
-    elif content == "other shapes":
-        save_csd(path, keep=lambda name: "ln_pre" not in name, width=64)
-    else:
-        path.write_bytes({"nothing": b"", "no zip": b"<html>", "cut": whole[:2000]}[content])
-    weights = {**tiny.weights, "csd": str(path)}
-    with pytest.raises(CellFailure, match=r"checkpoint\.pth") as error:
-        list(StyleEncoder(tiny.references, weights=weights).ask(tiny.questions))
-    assert str(error.value).startswith("encoders: ") and "\n" not in str(error.value)
-
-
-def test_an_se_folder_without_all_weights_is_one_line(tiny: Tiny, tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    folder = tmp_path / "se"
-    shutil.copytree(tiny.weights["se"], folder)
-    tensors = load_file(folder / "model.safetensors")
-    del tensors["visual_projection.weight"]
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    weights = {**tiny.weights, "se": str(folder)}
-    with pytest.raises(
-        CellFailure, match=r"se does not hold .*: it lacks visual_projection\.weight; download"
-    ) as error:
-        list(StyleEncoder(tiny.references, weights=weights).ask(tiny.questions))
-    assert "\n" not in str(error.value)
-
-
-def test_an_image_that_does_not_decode_costs_only_itself(tiny: Tiny, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.png"
-    broken.write_bytes(b"no image")
-    questions = [*tiny.questions[:2], ask_about(Picture(broken, "0" * 64), STYLES[0]), *tiny.questions[2:]]
-    answers = {answer.question.item: answer for answer in tiny.encoder(2).ask(questions)}
-    assert len(answers) == len(questions)
-    failed = [item for item, answer in answers.items() if answer.text is None]
-    assert failed == ["broken"]
-    assert answers["broken"].error == "unreadable image: no image of a known format"
+    save_csd(path, keep=lambda name: "conv1.weight" not in name)
+    (tmp_path / "cut.pth").write_bytes(Path(tiny.weights["csd"]).read_bytes()[:2000])
+    wide = save_references(tmp_path, csd_width=CSD_WIDTH + 8)
+    for encoder, said in (
+        (
+            StyleEncoder(tiny.references, weights={**tiny.weights, "csd": str(path)}),
+            r"checkpoint\.pth does not",
+        ),
+        (StyleEncoder(tiny.references, weights={**tiny.weights, "csd": f"{tmp_path}/cut.pth"}), r"cut\.pth"),
+        (StyleEncoder(wide, weights=tiny.weights), r"CSD_embed\.pt has no reference vectors of 24 numbers"),
+        (
+            StyleEncoder({**tiny.references, "se": tmp_path / "gone.pt"}, weights=tiny.weights),
+            r"gone\.pt; download",
+        ),
+    ):
+        with pytest.raises(CellFailure, match=rf"^encoders: .*{said}") as error:
+            list(encoder.ask(tiny.questions))
+        assert "\n" not in str(error.value)
 
 
 def test_a_style_without_references_is_told_before_an_image_is_encoded(tiny: Tiny) -> None:
     odd = ask_about(tiny.questions[0].pictures[0], "manga", name="odd")
     with pytest.raises(CellFailure, match=r"CSD_embed\.pt has no .* the style 'manga'"):
         next(tiny.encoder().ask([tiny.questions[1], odd]))
-
-
-def test_numbers_that_are_none_are_no_measurement(tiny: Tiny, tmp_path: Path) -> None:
-    import torch
-
-    path = tmp_path / "checkpoint.pth"
-    state = csd_state()
-    state["last_layer_style"][0, 0] = float("nan")
-    torch.save({"model_state_dict": state}, path)
-    weights = {**tiny.weights, "csd": str(path)}
-    answers = list(StyleEncoder(tiny.references, weights=weights).ask(tiny.questions))
-    assert {answer.error for answer in answers} == {"the encoder gave no finite number"}
-
-
-def test_references_of_another_encoder_are_one_line(tiny: Tiny, tmp_path: Path) -> None:
-    other = save_references(tmp_path, csd_width=CSD_WIDTH + 8)
-    encoder = StyleEncoder(other, weights=tiny.weights)
-    with pytest.raises(CellFailure, match=r"CSD_embed\.pt has no reference vectors of 24 numbers"):
-        list(encoder.ask(tiny.questions))
-    other["se"].write_bytes(b"")
-    encoder = StyleEncoder({**tiny.references, "se": other["se"]}, weights=tiny.weights)
-    with pytest.raises(CellFailure, match=r"SE_embed\.pt does not load"):
-        list(encoder.ask(tiny.questions))
-
-
-def test_references_that_cannot_be_read_are_one_line(tiny: Tiny, tmp_path: Path) -> None:
-    encoder = StyleEncoder({**tiny.references, "se": tmp_path / "gone.pt"}, weights=tiny.weights)
-    with pytest.raises(CellFailure, match=r"encoders: .*/gone\.pt cannot be read \(No such file"):
-        _ = encoder.identity
 
 
 def test_it_is_official_and_its_requests_are_those_on_record(tiny: Tiny) -> None:
@@ -311,58 +221,17 @@ def test_identity_is_of_content_and_settings_only(tiny: Tiny, tmp_path: Path) ->
     identity = tiny.encoder().identity
     assert json.loads(json.dumps(identity)) == identity
     assert str(Path(tiny.weights["se"]).parent) not in json.dumps(identity)
-
-    def moved(name: str) -> StyleEncoder:
-        folder = tmp_path / name
-        shutil.copytree(Path(tiny.weights["se"]).parent, folder)
-        weights = {"csd": str(folder / "checkpoint.pth"), "se": str(folder / "se")}
-        references = {kind: folder / path.name for kind, path in tiny.references.items()}
-        return StyleEncoder(references, weights=weights, batch_size=7)
-
-    assert moved("a").identity == identity
-    changed = [moved(name) for name in "bcd"]
-    save_csd(tmp_path / "b" / "checkpoint.pth", seed=9)
-    save_se(tmp_path / "c" / "se", seed=9)
-    save_references(tmp_path / "d", styles=["clay"])
-    hashes = {json.dumps(encoder.identity) for encoder in changed}
-    assert len(hashes | {json.dumps(identity)}) == 4
-
-
-def test_it_says_that_it_loads_while_no_answer_comes(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-
-    def load(*args: Any) -> Any:
-        said.append(encoder.holdup())
-        return load_csd(*args)
-
-    monkeypatch.setattr(style, "load_csd", load)
-    encoder = tiny.encoder()
-    assert len(list(encoder.ask(tiny.questions))) == len(tiny.questions)
-    assert said == ["csd+se loads and measures"]
-
-
-def test_the_models_are_freed_with_the_iterator(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    alive: list[weakref.ref[Any]] = []
-
-    def load(*args: Any) -> Any:
-        found = load_csd(*args)
-        alive.append(weakref.ref(found))
-        return found
-
-    monkeypatch.setattr(style, "load_csd", load)
-    gc.disable()
-    try:
-        answers = tiny.encoder(2).ask(tiny.questions)
-        next(answers)
-        assert alive[0]() is not None
-        list(answers)
-        assert alive[0]() is None
-        stopped = tiny.encoder(2).ask(tiny.questions)
-        next(stopped)
-        stopped.close()  # type: ignore[attr-defined]
-        assert alive[1]() is None
-    finally:
-        gc.enable()
+    folder = tmp_path / "moved"
+    shutil.copytree(Path(tiny.weights["se"]).parent, folder)
+    weights = {"csd": str(folder / "checkpoint.pth"), "se": str(folder / "se")}
+    references = {kind: folder / path.name for kind, path in tiny.references.items()}
+    found = [StyleEncoder(references, weights=weights, batch_size=7).identity]
+    assert found == [identity]
+    save_csd(folder / "checkpoint.pth", seed=9)
+    found.append(StyleEncoder(references, weights=weights).identity)
+    save_references(folder, styles=["clay"])
+    found.append(StyleEncoder(references, weights=weights).identity)
+    assert len({*map(json.dumps, found)}) == 3
 
 
 def test_the_real_references_load(tiny: Tiny) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,17 +34,10 @@ def test_name_stands_before_the_images_and_the_prompt_after_them() -> None:
     assert split_subject([PHOTO, "asleep"]).name == ""
 
 
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [(["dog", "asleep"], "no image of its subject"), (["dog", PHOTO], "no prompt after the image")],
-)
-def test_incomplete_item_fails_without_a_request(
-    server: ImageServer, inputs: list[Any], message: str
-) -> None:
-    models = (OpenAIImagesSubject("edit-1"), ReferenceBlankSubject(), ReferenceNoiseSubject())
-    for model in models:
-        with pytest.raises(ItemFailed, match=message) as caught:
-            model.generate(inputs)
+def test_incomplete_item_fails_without_a_request(server: ImageServer) -> None:
+    for model in (OpenAIImagesSubject("edit-1"), ReferenceNoiseSubject()):
+        with pytest.raises(ItemFailed, match="no image of its subject") as caught:
+            model.generate(["dog", "asleep"])
         assert caught.value.attempts == 0
     assert server.requests == []
 
@@ -71,8 +65,9 @@ def test_references_make_what_they_make_of_the_prompt_alone() -> None:
 # --- BLIP-Diffusion, whose environment has an older diffusers ---
 
 
-@pytest.fixture
-def blip_diffusion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def test_blip_diffusion_draws_the_subject_that_it_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The registered model without its weights: a call that the real pipeline's signature would not take fails."""
     diffusers = pytest.importorskip("diffusers")
     from custom_models.model_utils import diffusers_models
@@ -85,20 +80,12 @@ def blip_diffusion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         calls.append(signature.bind(None, **arguments).arguments)
         return diffusers.ImagePipelineOutput(images=[Image.new("RGB", (512, 512))])
 
-    def pipeline_class(*_: Any) -> Any:
-        return diffusers.BlipDiffusionPipeline
-
-    monkeypatch.setattr(diffusers_models, "_pipeline_class", pipeline_class)
+    monkeypatch.setattr(diffusers_models, "_pipeline_class", lambda *_: diffusers.BlipDiffusionPipeline)
     monkeypatch.setattr(BlipDiffusion, "_load", lambda *_: pipeline)
     entry = MODEL_SETTINGS["subject"]["blip-diffusion"]
     model = BlipDiffusion(str(tmp_path), **{**entry["model_kwargs"], "device": "cpu"})
-    return SimpleNamespace(model=model, calls=calls)
-
-
-def test_blip_diffusion_draws_the_subject_that_it_sees(blip_diffusion: Any) -> None:
-    result = blip_diffusion.model.generate(["dog", PHOTO, "on a sofa"], 7)
-    assert isinstance(result, Generated)
-    (call,) = blip_diffusion.calls
+    assert isinstance(model.generate(["dog", PHOTO, "on a sofa"], 7), Generated)
+    (call,) = calls
     assert call["prompt"] == ["on a sofa"]
     assert call["source_subject_category"] == call["target_subject_category"] == ["dog"]
     assert call["reference_image"].mode == "RGB"
@@ -106,10 +93,40 @@ def test_blip_diffusion_draws_the_subject_that_it_sees(blip_diffusion: Any) -> N
     assert call["generator"].initial_seed() == 7
     # the words of the example in diffusers' docstring
     assert call["neg_prompt"].startswith("over-exposure")
+    with pytest.raises(ItemFailed, match="a subject's name and exactly one image"):
+        model.generate([PHOTO, "on a sofa"], 7)
 
 
-@pytest.mark.parametrize("inputs", [[PHOTO, "on a sofa"], ["dog", PHOTO, PHOTO, "on a sofa"]])
-def test_blip_diffusion_takes_one_image_of_a_named_subject(blip_diffusion: Any, inputs: list[Any]) -> None:
-    with pytest.raises(ItemFailed, match="a subject's name and exactly one image") as caught:
-        blip_diffusion.model.generate(inputs, 7)
-    assert caught.value.attempts == 0
+def test_q_former_is_asked_for_with_tokenizer_commit_and_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With real files and a real configuration."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "bert").mkdir()
+    transformers.Blip2Config().save_pretrained(tmp_path / "pipeline" / "qformer")
+    asked: list[dict[str, Any]] = []
+
+    def from_pretrained(path: str, config: Any, **arguments: Any) -> str:
+        asked.append({"path": path, "tokenizer": config.tokenizer, **arguments})
+        return "the Q-Former"
+
+    module = SimpleNamespace(Blip2QFormerModel=SimpleNamespace(from_pretrained=from_pretrained))
+    monkeypatch.setitem(sys.modules, "diffusers.pipelines.blip_diffusion.modeling_blip2", module)
+    monkeypatch.setitem(sys.modules, "diffusers.pipelines.blip_diffusion", SimpleNamespace())
+    from custom_models.model_utils.diffusers_special import BlipDiffusion
+
+    model = BlipDiffusion.__new__(BlipDiffusion)
+    model._model_path, model._bert = str(tmp_path / "pipeline"), (str(tmp_path / "bert"), None)
+    model.revision = "0" * 40
+    model.dtype = {"default": "float16", "qformer": "float32"}
+    assert model._load_parts() == {"qformer": "the Q-Former"}
+    assert asked == [
+        {
+            "path": str(tmp_path / "pipeline"),
+            "subfolder": "qformer",
+            "revision": "0" * 40,
+            "torch_dtype": torch.float32,
+            "tokenizer": str(tmp_path / "bert"),
+        }
+    ]

@@ -1,4 +1,4 @@
-"""What became of each item of a cell, and what is left to do: one answer, whoever asks."""
+"""The state of each item of a cell and the items left to generate: all stages agree."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import pytest
 
 from imageevalkit.common.atomic import part_path
 from imageevalkit.common.errors import CellFailure
+from imageevalkit.extras.dry_run.questions import images_to_come
 from imageevalkit.generate.cell_run import GenerateOptions
 from imageevalkit.generate.model import Refused
 from imageevalkit.store import fingerprint as fp
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.records import last_records
-from imageevalkit.store.states import images_to_come, scorable, survey, survey_images
+from imageevalkit.store.states import scorable, survey, survey_images
 from tests.support.generation import SETTING, FakeDataset, FakeModel, generate, items, picture
 
 CELL = Cell("m", "fake")
@@ -26,7 +27,7 @@ def fault(prompt: str) -> None:
 
 @pytest.fixture(autouse=True)
 def cell() -> None:
-    """Of six items one is made, one refused, one blank, one changed since, one put there by hand, one untouched."""
+    """Returns a cell of six items: generated, refused, blank, changed, put there by hand, untouched."""
     generate(FakeModel(fault), FakeDataset(4), GenerateOptions(blank_on_error=True))
     folder = CELL.folder / "images"
     (folder / "00003.png").write_bytes((folder / "00003.png").read_bytes()[:-20])
@@ -59,7 +60,7 @@ def test_what_is_left_follows_from_the_settings() -> None:
         *("prompt 2", "prompt 3", "prompt 5")
     ]
     assert len(found.to_make(overwrite=True, retry_refused=True)) == 5
-    assert found.explain_stale() == "no record says how the image was made: 1 image is stale"
+    assert found.explain_stale() == "no record describes the generation of the image: 1 image is stale"
 
 
 def test_a_plan_knows_the_images_to_come() -> None:

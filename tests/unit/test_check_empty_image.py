@@ -12,12 +12,10 @@ from PIL import Image, ImageDraw
 from tests.support.blank_images import BLANK, CORRUPT, page, write_images
 from utils.check_empty_image import check_images, is_blank
 
-COLOURS = ["white", "black", "red", (13, 77, 201), (128, 128, 128)]
 
-
-def jpeg(image: Image.Image, quality: int = 75) -> Image.Image:
+def jpeg(image: Image.Image) -> Image.Image:
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality)
+    image.save(buffer, "JPEG")
     return Image.open(buffer)
 
 
@@ -29,15 +27,14 @@ def specks(count: int, colour: str = "white") -> Image.Image:
     return image
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-@pytest.mark.parametrize("quality", [20, 75, 95])
-def test_flat_colour_is_blank(colour: str, quality: int) -> None:
+@pytest.mark.parametrize("colour", ["white", "black", (13, 77, 201)])
+def test_flat_colour_is_blank(colour: str) -> None:
     image = Image.new("RGB", (300, 200), colour)
     assert is_blank(image)
-    assert is_blank(jpeg(image, quality))
+    assert is_blank(jpeg(image))
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "I", "F"])
+@pytest.mark.parametrize("mode", ["1", "P", "RGBA", "CMYK", "I;16", "F"])
 def test_flat_in_every_mode(mode: str) -> None:
     assert is_blank(Image.new(mode, (64, 64)))
 
@@ -51,7 +48,7 @@ def test_transparency() -> None:
     assert not is_blank(shape), "its shape lies in the alpha channel alone"
 
 
-@pytest.mark.parametrize("count", [1, 30, 1000, 5000])
+@pytest.mark.parametrize("count", [1, 5000])
 def test_specks_on_a_flat_colour_are_blank(count: int) -> None:
     assert is_blank(specks(count))
     assert is_blank(specks(count, "black"))
@@ -62,15 +59,7 @@ def test_specks_beyond_the_threshold_are_not() -> None:
     assert is_blank(specks(10_000), threshold=0.95)
 
 
-def test_grain_is_blank() -> None:
-    rng = random.Random(0)
-    image = Image.new("L", (256, 256))
-    image.putdata([round(rng.gauss(128, 2)) for _ in range(256 * 256)])
-    assert is_blank(image)
-    assert not is_blank(image, tolerance=0)
-
-
-@pytest.mark.parametrize("points", [10, 14, 24, 48])
+@pytest.mark.parametrize("points", [10, 48])
 def test_one_small_word_on_white_is_not_blank(points: int) -> None:
     image = page("OPEN", points, size=1024)
     assert image.convert("L").histogram()[255] > 0.98 * 1024 * 1024, "a share alone would call it blank"
@@ -90,21 +79,9 @@ def test_drawings_and_pages_are_not_blank() -> None:
     assert not is_blank(Image.effect_noise((256, 256), 80))
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return write_images(tmp_path)
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_report_of_a_folder(folder: Path, threads: int) -> None:
-    report = check_images(folder, threads=threads)
+def test_report_of_a_folder(tmp_path: Path) -> None:
+    report = check_images(write_images(tmp_path), threads=3)
     assert report.total == 9
     assert report.blank == BLANK
     assert set(report.corrupt) == CORRUPT and all(report.corrupt.values())
     assert not report.unreadable and not report.passed
-
-
-def test_file_that_cannot_be_read(folder: Path) -> None:
-    (folder / "dangling.png").symlink_to("nowhere")
-    report = check_images(folder)
-    assert report.total == 10 and "dangling.png" in report.unreadable

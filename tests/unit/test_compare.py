@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import csv
-import re
-import sys
 from pathlib import Path
 
 import pytest
 
 from imageevalkit.common.errors import ExitStatus, UserError
 from imageevalkit.extras.compare.telling import compare_words
-from imageevalkit.report.__main__ import main as report
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.results import folder_name
-from tests.support.cells import HUNDRED, QWEN, Made, changed, write_cell, write_scored
-from tests.support.site import Site
+from tests.support.cells import HUNDRED, QWEN, changed, write_scored
 
 
 def rows(one: str, other: str, name: str = "comparison.csv") -> list[dict[str, str]]:
@@ -46,57 +42,13 @@ def test_two_models_are_compared_on_all_benchmarks_that_both_have(
     # McNemar's exact test: 2 · P(at most 1 of 13), and Holm's method over two
     assert float(text["p"]) == pytest.approx(2 * 14 / 2**13)
     assert float(text["p_holm"]) == pytest.approx(2 * float(text["p"]))
-    assert signs["verdict"] == "cannot be told apart"
+    assert signs["verdict"] == "no significant difference"
     assert 0.02 < float(signs["smallest_difference"]) < 0.1
     said = capsys.readouterr().out
     assert "text/accuracy@ppocr-v4: 13 of 100 items moved: 12 up, 1 down" in said
     assert "p/0000  a picture of p/0000  0.0000  1.0000" in said
-    assert "cannot be told apart (from ±0.0" in said
+    assert "no significant difference (from ±0.0" in said
     assert "note: only 'old' has alone" in said
-
-
-def test_items_are_in_a_file_what_moved_most_first_and_on_a_page(tmp_path: Path) -> None:
-    grades = {f"i{n}": n / 20 for n in range(20)}
-    prompt = "a <b>red</b>\x1b[31m cat, 红猫 {}".format
-    write_scored(Cell("a", "grades"), grades, prompts=prompt)
-    write_scored(Cell("b", "grades"), {**grades, "i3": 0.9, "i7": 0.36}, prompts=prompt)
-    compared("a", "b", tmp_path)
-    items = rows("a", "b", "items.csv")
-    assert len(items) == 20
-    assert [(one["item"], round(float(one["difference"]), 9)) for one in items[:2]] == [
-        ("i3", 0.75),
-        ("i7", 0.01),
-    ]
-    [page] = (output_root() / "comparisons").glob("*/comparison.html")
-    text = page.read_text()
-    assert "2 of 20 items moved: 2 up, 0 down" in text
-    assert "&lt;b&gt;red&lt;/b&gt;" in text
-    assert "<b>red" not in text
-
-
-def test_the_report_leads_to_comparisons_and_leaves_them_alone(tmp_path: Path) -> None:
-    for model in ("old", "new"):
-        write_scored(Cell(model, "text"), HUNDRED)
-    compared("old", "new", tmp_path)
-    assert report([]) == ExitStatus.COMPLETE
-    name = folder_name("old vs new")
-    for page, above in (("report/index.html", "../"), ("report.html", "")):
-        links = Site(output_root() / page).index["comparisons"]
-        assert links == [{"name": name, "href": f"{above}comparisons/{name}/comparison.html"}]
-    assert len(rows("old", "new")) == 1
-
-
-def test_a_narrow_terminal_cuts_no_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    write_scored(Cell("old", "a-benchmark-with-a-long-name"), HUNDRED)
-    write_scored(Cell("new", "a-benchmark-with-a-long-name"), changed(HUNDRED, up=3))
-    compared("old", "new", tmp_path)
-    table = capsys.readouterr().out.partition(": 3 of 100")[0]
-    assert max(map(len, table.splitlines()[:-1])) <= 80
-    assert re.search(r"0\.5000  0\.5300  \+0\.0300  \[-?0\.\d{4}, 0\.\d{4}\] +0\.250  100", table), table
 
 
 def test_output_folders_models_in_them_and_cells_can_be_named_by_paths(tmp_path: Path) -> None:
@@ -108,13 +60,7 @@ def test_output_folders_models_in_them_and_cells_can_be_named_by_paths(tmp_path:
                 write_scored(Cell(model, "text"), changed(HUNDRED, up=up))
     found = compared("before", "after", tmp_path)
     assert [(row["cell"], row["items_up"]) for row in found] == [("n/text", "9"), ("org/m/text", "9")]
-    for one, other in (
-        ("before/n", "after/n"),
-        ("before/n", str(after / "org/m")),
-        ("./before/n/text", "after/n/text"),
-        ("./before/n/text/result.json", "after/n/text"),
-        ("before/n/text@ppocr-v4", "after/n/text@ppocr"),
-    ):
+    for one, other in (("before/n", str(after / "org/m")), ("before/n/text@ppocr-v4", "after/n/text@ppocr")):
         [row] = compared(one, other, tmp_path)
         assert row["items_up"] == "9"
     with pytest.raises(
@@ -134,34 +80,18 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
     for words, says in (
         (
             ("flx", "sd3"),
-            r"'flx' is no model, cell or folder with results \(did you mean 'flux'\?\); .*output has bare, flux",
+            r"'flx' is no model, result or folder with results \(did you mean 'flux'\?\); .*output has bare, flux",
         ),
         (("flux", "sd3"), "have nothing in common: results of text; of signs"),
         (("flux", "old"), r"other versions of the benchmark \(1, 0\)"),
         (("flux", "other"), r"measured by different evaluators \(ppocr-v4, qwen2.5-vl-7b\)"),
-        (("flux/text", "sd3/signs"), "text and signs are different benchmarks"),
-        (("flux/text", "flux"), "'flux/text' is a cell, 'flux' is a model"),
-        (("flux/text@ppocr", "flux/text@qwen"), "'qwen' in 'flux/text@qwen' is no evaluator"),
-        (("flux/text@ppocr-v4", "other/text@qwen"), "did not judge the same images"),
         (("flux", "flux@ppocr-v4"), "both are the same result"),
-        (("./none", "flux"), r"'\./none' is not there"),
         (("flux", "bare"), "'bare' has no result yet"),
     ):
         with pytest.raises(UserError, match=says) as caught:
             compare_words(words, tmp_path)
         assert "\n" not in str(caught.value)
     assert not (output_root() / "comparisons").exists()
-
-
-def test_a_name_that_is_also_a_path_is_asked_for(tmp_path: Path) -> None:
-    for model in ("flux", "sd3"):
-        write_scored(Cell(model, "text"), HUNDRED)
-    here = tmp_path / "here"
-    (here / "flux").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"'flux' is a model in .*output and a path from here: write \./flux"):
-        compare_words(["flux", "sd3"], here)
-    # from the output folder both are the same
-    assert compare_words(["flux", "sd3"], output_root()) == ExitStatus.COMPLETE
 
 
 def test_items_with_another_prompt_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,31 +106,7 @@ def test_items_with_another_prompt_are_left_out(tmp_path: Path, capsys: pytest.C
     assert "text: 2 items left out, whose prompt is another one in 'new'" in capsys.readouterr().out
 
 
-def test_results_of_older_versions_and_incomplete_ones_are_compared_on_what_both_have(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from imageevalkit.store.results import Metric
-
-    whole = [Made(f"{n}", f"prompt {n}", value=float(n % 2)) for n in range(30)]
-    short = [*whole[:20], *(one._replace(outcome="refused") for one in whole[20:])]
-    write_cell("old", "text", whole, {"accuracy": Metric(0.5, 30, (0.3, 0.7))})
-    write_cell("new", "text", short, {"accuracy": Metric(0.5, 20, (0.2, 0.8))})
-    [row] = compared("old", "new", tmp_path)
-    assert (row["n"], row["paired"], row["items"], row["verdict"]) == (
-        "20",
-        "true",
-        "20",
-        "cannot be told apart",
-    )
-    assert (
-        "'new' has no whole score (incomplete: 10 refused): compared on what both have"
-        in capsys.readouterr().out
-    )
-
-
-def test_noise_and_drift_of_the_judge_stand_with_each_difference(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_noise_and_drift_of_the_judge_stand_with_each_difference(tmp_path: Path) -> None:
     noise = {"of": 100, "repeated": 50, "changed": 5, "standard_errors": {"accuracy": 0.06}}
     for benchmark, more in (
         ("noisy", {"noise": noise}),
@@ -216,13 +122,6 @@ def test_noise_and_drift_of_the_judge_stand_with_each_difference(
     assert float(noisy["ci_low"]) == pytest.approx(0.14 - 1.96 * 0.06 * 2**0.5, abs=1e-4)
     assert float(noisy["smallest_difference"]) > 0.2
     assert (drifted["verdict"], drifted["warning"]) == ("better", "the judge has drifted: 9 of 18 probes")
-    said = capsys.readouterr().out
-    assert "within the judge's noise (from ±0.2" in " ".join(said.split())
-    assert "note: drifted: 'new': the judge has drifted: 9 of 18 probes" in said
-    [page] = (output_root() / "comparisons").glob("*/comparison.html")
-    text = page.read_text()
-    assert "better; the judge has drifted" in text
-    assert "within the judge&#39;s noise (from ±0.2" in text
 
 
 # ---- judges
@@ -264,15 +163,3 @@ def test_kappa_of_grades_counts_how_far_off_they_are(tmp_path: Path) -> None:
     expected = sum(r * c * (i - j) ** 2 for i, r in enumerate(rows_) for j, c in enumerate(columns)) / 37
     assert float(row["kappa"]) == pytest.approx(1 - (4 + 2 + 4) / expected)
     assert row["kappa_weighted"] == "true"
-
-
-def test_judges_on_a_fine_scale_have_a_correlation_and_no_kappa(tmp_path: Path) -> None:
-    values = {f"i{n:03}": n / 100 for n in range(100)}
-    cell = Cell("m", "fine")
-    write_scored(cell, values)
-    kept = cell.folder / "evaluators" / folder_name(QWEN.id)
-    write_scored(cell, {item: value**2 for item, value in values.items()}, evaluator=QWEN, folder=kept)
-    [row] = compared("m/fine@ppocr", "m/fine@qwen", tmp_path)
-    assert row["kappa"] == ""
-    assert float(row["correlation"]) == pytest.approx(1)
-    assert row["verdict"] == "lower"

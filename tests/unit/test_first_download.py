@@ -24,11 +24,6 @@ class Pinned(Generates):
         self.revision = revision
 
 
-class Inherits(Pinned):
-    def __init__(self, model_path: str, steps: int = 1, **settings: Any) -> None:
-        super().__init__(model_path, **settings)
-
-
 class Plain(Generates):
     """Written to the guide: it knows no revision."""
 
@@ -45,7 +40,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (refs / "main").write_text(COMMIT)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     module = ModuleType("custom_models.model_utils.of_this_test")
-    vars(module).update(Pinned=Pinned, Inherits=Inherits, Plain=Plain)
+    vars(module).update(Pinned=Pinned, Plain=Plain)
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
@@ -53,10 +48,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("class_name", "path", "kwargs", "revision"),
     [
         ("Pinned", "org/model", {}, COMMIT),
-        ("Inherits", "org/model", {"steps": 3}, COMMIT),
-        ("Pinned", "org/model", {"revision": "main"}, "main"),
         ("Pinned", "org/other", {}, None),
-        ("Pinned", "/models/model", {}, None),
         ("Plain", "org/model", {}, None),
     ],
 )

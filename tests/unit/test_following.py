@@ -6,20 +6,15 @@ import asyncio
 import json
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from imageevalkit import registry
-from imageevalkit.api.feed import Feed
 from imageevalkit.benchmark import answerer
-from imageevalkit.benchmark.answerer import Answerer
-from imageevalkit.benchmark.contract import JUDGE, Answers, Measurer
-from imageevalkit.benchmark.question import Answer, Picture, Question, ask, measure
+from imageevalkit.benchmark.question import Answer, Question
 from imageevalkit.common.errors import CellFailure, ExitStatus
 from imageevalkit.evaluate.following import Generation, follow
 from imageevalkit.evaluate.job import EvaluateJob
@@ -40,15 +35,11 @@ from imageevalkit.jobs.plan import (
     write_outcome,
 )
 from imageevalkit.jobs.progress import ProgressWriter
-from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.store import fingerprint as fp
 from imageevalkit.store.cell import Cell
-from imageevalkit.store.items import Item
 from imageevalkit.store.records import last_records
-from imageevalkit.store.results import Evaluator
 from imageevalkit.store.states import StoredImages
 from tests.support.generation import SETTING, FakeAsyncModel, FakeDataset, generate, items
-from tests.support.judge_server import JudgeServer, ReplyServer
 from tests.support.red_benchmark import RedBenchmark
 from tests.support.waiting import wait_for
 
@@ -108,7 +99,7 @@ def generating(
 
 
 def evaluated(benchmark: RedBenchmark, generation: Generation | None, n: int = N) -> Outcome:
-    """What the evaluate job leaves: of a following one if ``generation`` goes on, else after it."""
+    """Runs the evaluate job, early if ``generation`` continues, else after it; returns the files of the cell."""
     of_cell, progress = items(FakeDataset(n)), ProgressWriter()
 
     def evaluate() -> Outcome:
@@ -239,7 +230,7 @@ def test_only_whole_records_of_whole_images_of_these_settings_count(tmp_path: Pa
 
 
 def test_a_generation_that_fails_ends_the_following_without_a_result(tmp_path: Path) -> None:
-    """Its answers stay, and the same command goes on from them."""
+    """Its answers stay, and the same command continues from them."""
 
     def breaks(prompt: str) -> None:
         if prompt == "prompt 7":
@@ -257,29 +248,6 @@ def test_a_generation_that_fails_ends_the_following_without_a_result(tmp_path: P
     assert len(again.asked) + len(benchmark.asked) == N and not set(again.asked) & set(benchmark.asked)
 
 
-def test_a_judge_that_dies_is_asked_again_when_all_images_are_there(tmp_path: Path) -> None:
-    model, benchmark = Paused(6), RedBenchmark(faults={"images/00003": "judge dies"})
-    with generating(model, tmp_path) as generation:
-        goes_on(model, lambda: "images/00003" in benchmark.asked)
-        outcome = evaluated(benchmark, generation)
-    followed = left_behind()
-    dying = RedBenchmark(faults={"images/00003": "judge dies"})
-    assert (outcome, followed) == in_turn(dying, FakeAsyncModel())
-    assert outcome.message == "the key is rejected (3 of 12 judged; the next run goes on)"
-
-
-def test_who_cannot_be_asked_any_more_does_not_wait_for_the_images(tmp_path: Path) -> None:
-    """He may hold a GPU. What was answered is on record."""
-    model, benchmark = Paused(6), RedBenchmark(faults={"images/00003": "judge dies"})
-    with generating(model, tmp_path) as generation:
-        try:
-            of_cell, progress = items(FakeDataset(N)), ProgressWriter()
-            assert follow(CELL, benchmark, of_cell, progress, EvaluateOrder(), generation) is None
-            assert not generation.outcome and len(requests()) == 3
-        finally:
-            model.go.set()
-
-
 def test_a_job_that_cannot_begin_ends_at_once_and_fails_when_all_images_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,105 +262,3 @@ def test_a_job_that_cannot_begin_ends_at_once_and_fails_when_all_images_are_ther
     assert EvaluateJob(plan, job, order).run() is ExitStatus.FAILED
     left = read_outcome(tmp_path, CELL, "evaluate")
     assert left and left.state == FAILED and "'fake' has no scoring rules" in left.message
-
-
-class SlowToLoad(Answerer):
-    """Loads its model for each batch."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[str]] = []
-
-    @property
-    def evaluator(self) -> Evaluator:
-        return Evaluator("slow", official=False)
-
-    def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
-        self.batches.append([question.name for question in questions])
-        time.sleep(0.5)
-        yield from (Answer(question, "1") for question in questions)
-
-
-def test_who_takes_long_to_begin_is_given_more_at_once() -> None:
-    measurer, feed = SlowToLoad(), Feed([measure("first")])
-    answers = measurer.follow(feed)
-    next(answers)
-    feed.put(measure("second"))
-
-    def end() -> None:
-        feed.put(measure("third"))
-        feed.close()
-
-    later = threading.Timer(2 * answerer._PATIENCE, end)
-    later.start()
-    assert len(list(answers)) == 2 and measurer.batches == [["first"], ["second", "third"]]
-
-
-class Worth(RedBenchmark):
-    """Asks a judge behind an API, who says how red an image is."""
-
-    judge = "openai:m"
-    measured: Sequence[str] = ()
-
-    @property
-    def measurers(self) -> Mapping[str, Measurer]:
-        return {}
-
-    @property
-    def prompts(self) -> Mapping[str, str]:
-        return {}
-
-    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-        yield ask("red", image, f"How red is {item.id}?")
-        if "red" in answers:
-            yield ask("sure", image, f"Are you sure of {answers['red'].value} for {item.id}?")
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
-    with ReplyServer() as server:
-        server.reply = lambda request: "7"
-        options = JudgeOptions({"base_url": server.base_url, "max_attempts": 2}, workers=4)
-        made = registry.judge
-        monkeypatch.setattr(registry, "judge", lambda name, *of_benchmark: made(name, {}, options=options))
-        monkeypatch.setenv("API_KEY", "sk-none")
-        yield server
-
-
-def test_a_slow_answer_holds_up_nothing(server: JudgeServer, tmp_path: Path) -> None:
-    """Neither images that come later, nor questions that quote an answer."""
-    model, late = Paused(6), threading.Event()
-    server.hold = lambda request: "00002?" in request.prompt and not late.is_set()
-    with generating(model, tmp_path) as generation:
-
-        def watch() -> None:
-            try:
-                # two questions about five of six images
-                wait_for(lambda: server.received == 11)
-                model.go.set()
-                wait_for(lambda: server.received == 2 * N - 1)
-            finally:
-                model.go.set()
-                late.set()
-
-        watching = threading.Thread(target=watch)
-        watching.start()
-        assert evaluated(Worth(), generation).state == COMPLETE
-        watching.join()
-    assert server.received == 2 * N == len(requests())
-
-
-def test_a_judge_is_not_asked_before_a_measurer_has_shown_that_it_can(
-    server: JudgeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Both(Worth):
-        @property
-        def measurers(self) -> Mapping[str, Measurer]:
-            return {**RedBenchmark.measurers.fget(self), "worth": JUDGE}  # type: ignore[attr-defined]
-
-        def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-            return [measure("red", image, item.id), ask("worth", image, "Is it worth it?")]
-
-    both = Both(faults={f"images/{n:05d}": "judge dies" for n in range(N)})
-    with generating(FakeAsyncModel(), tmp_path) as generation:
-        assert evaluated(both, generation).message.startswith("the key is rejected")
-    assert server.received == 0

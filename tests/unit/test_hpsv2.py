@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import pytest
 from benchmarks.hpsv2.benchmark import HPSv2, HPSv2Settings
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, measure
-from imageevalkit.common.errors import UserError
-from imageevalkit.extras.adopt.sources import find_images
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from tests.support.function_judge import items
@@ -79,20 +76,11 @@ def test_all_prompts_in_the_official_folders(tmp_path: Path, monkeypatch: pytest
     assert one.judge_options == {"antialias": False, "weights": {}}
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "null", '{"v2.1": 27.5}', '{"v2.1": 27.5, "v2.0": NaN}', '{"v2.1": 1, "v2.0": "1"}']
-)
+@pytest.mark.parametrize("text", ["", '{"v2.1": 27.5}', '{"v2.1": 27.5, "v2.0": NaN}'])
 def test_what_is_no_pair_of_numbers_is_no_score(text: str) -> None:
     asked = measure("preference", "a cup")
     with pytest.raises(Unparsed):
         HPSv2().parse(asked, Answer(asked, text))
-
-
-def test_both_versions_are_measured_whatever_the_settings() -> None:
-    assert [one.name for one in fields(HPSv2Settings)] == ["rules", "antialias", "weights"]
-    asked = measure("preference", "a cup")
-    value = HPSv2().parse(asked, Answer(asked, '{"v2.1": 27.5, "v2.0": 26}'))
-    assert HPSv2().headline == ("v2.1", "v2.0") and value == {"v2.1": 27.5, "v2.0": 26}
 
 
 def test_where_images_lack_the_means_are_those_of_the_official_program() -> None:
@@ -114,24 +102,3 @@ def test_where_images_lack_the_means_are_those_of_the_official_program() -> None
     assert found["v2.1/anime"].n == len(left[0])
     assert corrected.metrics(gaps)["v2.1/anime"].value == pytest.approx(sum(left[0]) / len(left[0]))
     assert official.metrics(Scores([]))["v2.1"].value is None
-
-
-def test_images_in_the_official_folders_of_styles_are_adopted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_official_data("hpsv2", tmp_path, monkeypatch)
-    made = items(HPSv2())
-    for style in ("concept-art", "photo"):
-        (tmp_path / "theirs" / style).mkdir(parents=True)
-        (tmp_path / f"theirs/{style}/00799.jpg").write_bytes(b"")
-    found = find_images(tmp_path / "theirs", made, [], HPSv2().find_images)
-    paths = {id: place.path for id, place in found.items() if place.path}
-    assert paths == {
-        f"images/{style}/00799": tmp_path / f"theirs/{style}/00799.jpg" for style in ("concept-art", "photo")
-    }
-
-
-def test_a_judge_cannot_take_the_place_of_the_model() -> None:
-    with pytest.raises(UserError, match=r"^benchmark hpsv2: .* not the judge 'openai:gpt-4o'"):
-        HPSv2(judge="openai:gpt-4o").check()
-    HPSv2().check()

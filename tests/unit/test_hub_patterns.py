@@ -15,8 +15,6 @@ from custom_models.load_model import MODEL_SETTINGS
 
 _TOKENIZER = ("merges.txt", "special_tokens_map.json", "tokenizer_config.json", "vocab.json")
 _T5_TOKENIZER = ("special_tokens_map.json", "spiece.model", "tokenizer.json", "tokenizer_config.json")
-_QWEN_TOKENIZER = ("added_tokens.json", "chat_template.jinja", *_TOKENIZER)
-_EXPORTS = ("model.onnx", "model.onnx_data", "openvino_model.bin", "openvino_model.xml", "flax_model.msgpack")
 
 
 def below(folder: str, *names: str) -> set[str]:
@@ -38,28 +36,7 @@ _COMMON = {"model_index.json", "scheduler/scheduler_config.json"}
 _VAE = whole("vae", _UNET)
 _ALWAYS_OTHER = {"README.md", ".gitattributes", "LICENSE.md"}
 
-_QWEN_EDIT = (
-    _COMMON
-    | _VAE
-    | below("tokenizer", *_QWEN_TOKENIZER)
-    | below("processor", *_QWEN_TOKENIZER, "preprocessor_config.json", "video_preprocessor_config.json")
-    | sharded("text_encoder", _CLIP, 4)
-    | below("text_encoder", "generation_config.json")
-)
-
 NEEDED_AND_OTHER: dict[str, tuple[set[str], set[str]]] = {
-    "edit/qwen-image-edit": (_QWEN_EDIT | sharded("transformer", _UNET, 9), set()),
-    "edit/qwen-image-edit-2509": (_QWEN_EDIT | sharded("transformer", _UNET, 5), set()),
-    "subject/qwen-image-edit-2511": (_QWEN_EDIT | sharded("transformer", _UNET, 5), set()),
-    "t2i/flux.2-dev": (
-        _COMMON
-        | _VAE
-        | sharded("text_encoder", _CLIP, 10)
-        | sharded("transformer", _UNET, 7)
-        | below("tokenizer", "chat_template.jinja", "tokenizer.json", "tokenizer_config.json")
-        | below("tokenizer", "special_tokens_map.json", "preprocessor_config.json", "processor_config.json"),
-        {"flux2-dev.safetensors", "ae.safetensors", "teaser_generation.png"},
-    ),
     "t2i/flux.1-dev": (
         _COMMON
         | _VAE
@@ -69,67 +46,6 @@ NEEDED_AND_OTHER: dict[str, tuple[set[str], set[str]]] = {
         | below("tokenizer", *_TOKENIZER)
         | below("tokenizer_2", *_T5_TOKENIZER),
         {"flux1-dev.safetensors", "ae.safetensors", "dev_grid.jpg"},
-    ),
-    "subject/omnigen": (
-        _COMMON
-        | _VAE
-        | sharded("transformer", _UNET, 2)
-        | below("tokenizer", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-        {"assets/teaser.png", "model.safetensors", "vae/diffusion_pytorch_model.bin"},
-    ),
-    "t2i/stable-diffusion-xl-base-1.0": (
-        _COMMON
-        | _VAE
-        | whole("unet", _UNET)
-        | whole("text_encoder", _CLIP)
-        | whole("text_encoder_2", _CLIP)
-        | below("tokenizer", *_TOKENIZER)
-        | below("tokenizer_2", *_TOKENIZER),
-        {"sd_xl_base_1.0.safetensors", "sd_xl_base_1.0_0.9vae.safetensors"}
-        | {"sd_xl_offset_example-lora_1.0.safetensors", "01.png"}
-        | below("unet", f"{_UNET}.fp16.safetensors", *_EXPORTS)
-        | below("vae", f"{_UNET}.fp16.safetensors")
-        | below("text_encoder", "model.fp16.safetensors", *_EXPORTS)
-        | below("text_encoder_2", "model.fp16.safetensors", *_EXPORTS)
-        | below("vae_decoder", *_EXPORTS),
-    ),
-    "t2i/stable-diffusion-v1-5": (
-        _COMMON
-        | _VAE
-        | whole("unet", _UNET)
-        | whole("text_encoder", _CLIP)
-        | whole("safety_checker", _CLIP)
-        | below("tokenizer", *_TOKENIZER)
-        | below("feature_extractor", "preprocessor_config.json"),
-        {"v1-5-pruned.ckpt", "v1-5-pruned-emaonly.safetensors", "v1-inference.yaml"}
-        | below("unet", f"{_UNET}.bin", f"{_UNET}.fp16.safetensors", f"{_UNET}.non_ema.safetensors")
-        | below("text_encoder", "model.fp16.safetensors", "pytorch_model.bin", "pytorch_model.fp16.bin"),
-    ),
-    "t2i/stable-diffusion-3-medium": (
-        _COMMON
-        | _VAE
-        | whole("transformer", _UNET)
-        | whole("text_encoder", _CLIP)
-        | whole("text_encoder_2", _CLIP)
-        | sharded("text_encoder_3", _CLIP, 2)
-        | below("tokenizer", *_TOKENIZER)
-        | below("tokenizer_2", *_TOKENIZER)
-        | below("tokenizer_3", *_T5_TOKENIZER),
-        below("text_encoder", "model.fp16.safetensors")
-        | below("text_encoder_2", "model.fp16.safetensors")
-        | below("text_encoder_3", *(f"model.fp16-{n:05}-of-00002.safetensors" for n in (1, 2))),
-    ),
-    "t2i/stable-diffusion-3.5-large": (
-        _COMMON
-        | _VAE
-        | sharded("transformer", _UNET, 2)
-        | whole("text_encoder", _CLIP)
-        | whole("text_encoder_2", _CLIP)
-        | sharded("text_encoder_3", _CLIP, 2)
-        | below("tokenizer_3", *_T5_TOKENIZER),
-        {"sd3.5_large.safetensors", "mmdit.png"}
-        | below("text_encoders", "clip_g.safetensors", "clip_l.safetensors", "t5xxl_fp16.safetensors")
-        | below("text_encoders", "t5xxl_fp8_e4m3fn.safetensors"),
     ),
     "t2i/playground-v2.5": (
         _COMMON
@@ -158,10 +74,7 @@ def test_patterns_choose_what_diffusers_reads_and_no_copy_of_it(key: str) -> Non
     assert chosen(key, needed | other | _ALWAYS_OTHER) == needed
 
 
-@pytest.mark.parametrize(
-    "task_and_name", ["t2i/sana", "t2i/lumina-image-2.0", "t2i/cogview4-6b", "t2i/pixart-sigma"]
-)
-def test_whole_folders_leave_out_what_lies_beside_them(task_and_name: str) -> None:
+def test_whole_folders_leave_out_what_lies_beside_them() -> None:
     needed = _COMMON | _VAE | sharded("text_encoder", _CLIP, 2) | sharded("transformer", _UNET, 2)
     needed |= {"text_encoder/pytorch_model-00001-of-00002.bin", *below("tokenizer", *_T5_TOKENIZER)}
-    assert chosen(task_and_name, needed | _ALWAYS_OTHER | {"model.pth", "consolidated.safetensors"}) == needed
+    assert chosen("t2i/sana", needed | _ALWAYS_OTHER | {"model.pth", "consolidated.safetensors"}) == needed

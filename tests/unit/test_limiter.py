@@ -101,18 +101,6 @@ def token_bucket(rate: float, capacity: float) -> Callable[[int, int, float], st
     return answer
 
 
-def window(quota: int, seconds: float) -> Callable[[int, int, float], str]:
-    """Answers 429 beyond ``quota`` requests in each fixed window of ``seconds``."""
-    used: dict[int, int] = {}
-
-    def answer(item: int, attempt: int, now: float) -> str:
-        number = int(now // seconds)
-        used[number] = used.get(number, 0) + 1
-        return "ok" if used[number] <= quota else "429"
-
-    return answer
-
-
 def lognormal(seed: int, median: float = 0.3) -> Callable[[], float]:
     rng = random.Random(seed)
     return lambda: rng.lognormvariate(math.log(median), 0.99)
@@ -133,21 +121,6 @@ def test_an_episode_cuts_once_however_many_429s_it_has() -> None:
     assert limiter.cuts == 1
 
 
-def test_the_limit_comes_back_step_by_step() -> None:
-    limits = []
-    limiter = Limiter(16)
-
-    def answer(item: int, attempt: int, now: float) -> str:
-        limits.append(limiter.limit)
-        return "429" if 40 <= item < 46 and attempt == 1 else "ok"
-
-    serve(Server(answer, retry_after=0.1), limiter, 600)
-    assert min(limits) == 12, "one cut by a quarter"
-    assert limits[-1] == 16
-    steps = [after - before for before, after in itertools.pairwise(limits) if after > before]
-    assert set(steps) == {1}, "back by steps, not at once"
-
-
 def test_retry_after_holds_back_its_own_request_and_a_limited_account_all() -> None:
     server = Server(lambda item, attempt, now: "429" if 5 < now < 20 else "ok", retry_after=30.0)
     run = serve(server, Limiter(8), 200)
@@ -161,28 +134,8 @@ def test_retry_after_holds_back_its_own_request_and_a_limited_account_all() -> N
     assert not [now for now, _, _ in server.arrivals if pause[0] < now < pause[1]]
 
 
-@pytest.mark.parametrize("refusal_time", [0.005, 0.3, None])
-@pytest.mark.parametrize("median", [0.3, 10.0])
-def test_random_429s_of_one_in_twenty_do_not_stop_the_others(
-    refusal_time: float | None, median: float
-) -> None:
-    rng = random.Random(1)
-    latency = functools.partial(lognormal, 2, median)
-    server = Server(
-        lambda item, attempt, now: "429" if rng.random() < 0.05 else "ok", latency(), retry_after=1.0
-    )
-    server.refusal_time = (lambda: refusal_time) if refusal_time else server.latency
-    undisturbed = serve(Server(latency=latency()), Limiter(64), 800)
-    run = serve(server, Limiter(64), 800)
-    assert run.ok == 800
-    assert server.count("429") > 20
-    assert run.seconds <= undisturbed.seconds * 1.25
-
-
-@pytest.mark.parametrize("retry_after", [None, 0.2, 1.0])
-@pytest.mark.parametrize(
-    ("capacity", "median", "use"), [(5.0, 0.5, 0.7), (20.0, 0.3, 0.9), (20.0, 0.5, 0.9), (60.0, 0.5, 0.9)]
-)
+@pytest.mark.parametrize("retry_after", [None, 1.0])
+@pytest.mark.parametrize(("capacity", "median", "use"), [(5.0, 0.5, 0.7), (60.0, 0.5, 0.9)])
 def test_a_limited_rate_is_used_up_and_hardly_ever_passed(
     retry_after: float | None, capacity: float, median: float, use: float
 ) -> None:
@@ -191,23 +144,6 @@ def test_a_limited_rate_is_used_up_and_hardly_ever_passed(
     assert run.ok == 1000
     assert server.count("429") < 0.05 * 1000
     assert 1000 / run.seconds >= use * 20
-
-
-def test_a_quota_per_minute_is_used_up() -> None:
-    server = Server(window(30, 60.0), retry_after=60.0)
-    run = serve(server, Limiter(16), 300)
-    assert run.ok == 300
-    assert run.seconds < 1.3 * 600
-    assert server.count("429") < 60
-
-
-def test_a_rate_that_was_limited_for_a_while_is_not_limited_for_ever() -> None:
-    free = token_bucket(1e9, 1e9)
-    busy = token_bucket(5, 5)
-    server = Server(lambda *request: busy(*request) if request[2] < 60 else free(*request), retry_after=1.0)
-    run = serve(server, Limiter(32), 6000)
-    assert run.ok == 6000
-    assert run.seconds < 60 + 2 * 6000 * 0.5 / 32
 
 
 def test_requests_per_minute_are_a_bound_for_every_minute() -> None:
@@ -219,8 +155,7 @@ def test_requests_per_minute_are_a_bound_for_every_minute() -> None:
     assert run.seconds == pytest.approx(300 * 0.5, rel=0.02), "and it is used"
 
 
-@pytest.mark.parametrize("fault", ["500", "unreachable"])
-@pytest.mark.parametrize("workers", [1, 4, 64])
+@pytest.mark.parametrize(("fault", "workers"), [("500", 4), ("unreachable", 64)])
 def test_ten_minutes_without_an_endpoint_cost_no_item(fault: str, workers: int) -> None:
     server = Server(lambda item, attempt, now: fault if 4 < now < 604 else "ok")
     run = serve(server, Limiter(workers), 800)
@@ -231,34 +166,6 @@ def test_ten_minutes_without_an_endpoint_cost_no_item(fault: str, workers: int) 
     assert first_after < 604 + 31
     undisturbed = serve(Server(), Limiter(workers), 800).seconds
     assert run.seconds < undisturbed + 600 + 31 + 5
-
-
-@pytest.mark.parametrize("share", [0.03, 0.1, 0.3])
-@pytest.mark.parametrize("median", [0.3, 10.0])
-def test_failures_here_and_there_are_no_outage(share: float, median: float) -> None:
-    rng = random.Random(4)
-    latency = functools.partial(lognormal, 5, median)
-    server = Server(lambda item, attempt, now: "500" if rng.random() < share else "ok", latency())
-    run = serve(server, Limiter(64), 800)
-    # six attempts in a row fail for 0.6 of 800 items on average, where 3 of 10 do
-    assert run.ok >= 795
-    undisturbed = serve(Server(latency=latency()), Limiter(64), 800).seconds
-    assert run.seconds < 1.25 * undisturbed + (6 if share < 0.3 else 62), "the tail waits for its backoff"
-
-
-def test_a_wait_beyond_the_bound_of_an_item_is_not_begun() -> None:
-    server = Server(lambda item, attempt, now: "ok" if item else "500")
-    policy = RequestSettings(max_attempts=100, max_elapsed=60.0, backoff=30.0)
-
-    async def seconds() -> float:
-        limiter = Limiter(2)
-        await retry(functools.partial(server.ask, 1), policy, limiter)  # the endpoint is not down
-        began = asyncio.get_running_loop().time()
-        failed = await retry(functools.partial(server.ask, 0), policy, limiter)
-        assert isinstance(failed.result, Failure) and not is_down(failed)
-        return asyncio.get_running_loop().time() - began
-
-    assert all(run_simulated(seconds()) < 61 for _ in range(20))
 
 
 def test_an_endpoint_that_stays_down_ends_the_run_at_the_bound() -> None:
@@ -273,31 +180,9 @@ def test_an_endpoint_that_stays_down_ends_the_run_at_the_bound() -> None:
     assert 900 < run.seconds < 900 + 40
 
 
-def test_an_account_that_stays_limited_ends_the_run_at_the_bound() -> None:
-    run = serve(Server(lambda *request: "429", retry_after=5.0), Limiter(4, max_outage=300.0), 20)
-    assert run.ok == 0
-    assert all(is_down(tried) for tried in run.tried)
-    assert run.seconds < 300 + 130
-
-
-def test_hopeless_items_fail_and_look_like_no_outage() -> None:
-    hopeless = {3, 50, 51, 52, 53, 54, 99}
-    server = Server(lambda item, attempt, now: "500" if item in hopeless else "ok")
-    run = serve(server, Limiter(8), 100)
-    assert {n for n, tried in enumerate(run.tried) if tried.result != "image"} == hopeless
-    assert not any(is_down(tried) for tried in run.tried)
-    assert run.seconds < 200
-
-
 @pytest.mark.parametrize(
     ("workers", "latency", "items", "hopeless"),
-    [
-        (8, 0.5, 100, range(97, 100)),
-        (8, 10.0, 100, range(97, 100)),
-        (16, 30.0, 800, range(790, 800)),
-        (64, 10.0, 800, range(780, 800)),
-        (8, 10.0, 6, range(1, 6)),
-    ],
+    [(8, 0.5, 100, range(97, 100)), (16, 30.0, 800, range(790, 800)), (8, 10.0, 6, range(1, 6))],
 )
 def test_hopeless_items_at_the_end_are_tried_as_ever(
     workers: int, latency: float, items: int, hopeless: range
@@ -309,14 +194,6 @@ def test_hopeless_items_at_the_end_are_tried_as_ever(
     assert run.seconds < items / workers * latency + latency + 200
 
 
-@pytest.mark.parametrize(("workers", "minutes"), [(1, 10), (4, 10), (4, 25), (16, 25), (64, 10), (64, 25)])
-def test_an_outage_in_which_requests_hang_costs_no_item(workers: int, minutes: int) -> None:
-    server = Server(lambda item, attempt, now: "500" if 4 < now < 4 + 60 * minutes else "ok")
-    server.refusal_time = lambda: 300.0  # the timeout of a request
-    run = serve(server, Limiter(workers), 800)
-    assert run.ok == 800
-
-
 def test_an_item_that_is_always_limited_fails_by_itself() -> None:
     server = Server(lambda item, attempt, now: "429" if item == 7 else "ok")
     run = serve(server, Limiter(8), 2000)
@@ -324,26 +201,3 @@ def test_an_item_that_is_always_limited_fails_by_itself() -> None:
     assert not is_down(run.tried[7])
     assert server.attempts[7] < 40
     assert run.seconds < 900
-
-
-def test_a_rerun_with_hopeless_items_only_does_not_wait_for_half_an_hour() -> None:
-    run = serve(Server(lambda *request: "500"), Limiter(8), 6)
-    assert run.ok == 0
-    assert not any(is_down(tried) for tried in run.tried)
-    assert run.seconds < 200
-
-
-def test_what_is_cancelled_gives_its_slot_back() -> None:
-    async def main() -> int:
-        limiter, server = Limiter(2), Server(latency=lambda: 100.0)
-        tasks = [
-            asyncio.create_task(retry(functools.partial(server.ask, n), RequestSettings(), limiter))
-            for n in range(6)
-        ]
-        await asyncio.sleep(1)
-        for task in tasks[:5]:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        return server.attempts[5] * 10 + limiter.in_flight
-
-    assert run_simulated(main()) == 10

@@ -16,10 +16,8 @@ from imageevalkit import assets, registry
 from imageevalkit.assets import BenchmarkFiles, FileAsset
 from imageevalkit.extras.listing.listing import listing
 from imageevalkit.plan.benchmarks import BenchmarkChoice, choose_benchmark
-from imageevalkit.plan.config import Config, parse_kwargs
-from imageevalkit.plan.models import model_tasks
+from imageevalkit.plan.config import Config
 from imageevalkit.store.cell import REPO
-from tests.support.fake_vllm import install
 from tests.support.mirror import shared_mirror
 
 
@@ -84,16 +82,6 @@ def test_an_api_needs_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "must look like https://host/v1" in row["problem"]
 
 
-def test_a_model_behind_an_api_has_no_key_until_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was listed as ready."""
-    shown = {"task": "t2i, edit, subject", "environment": "yes", "weights": "-"}
-    assert listed_with({})[0]["gpt-image-2"] == {**shown, "key": "no"}
-    monkeypatch.setenv("API_KEY", "sk-0815-4711")
-    found, how = listed_with({})
-    assert found["gpt-image-2"] == {**shown, "key": "yes"}
-    assert "set API_KEY" not in how
-
-
 def test_weights_are_looked_for_beside_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +103,7 @@ def test_weights_are_looked_for_beside_the_environment(
     assert shown("flux.1-dev") == ("yes", "no")
     how = listed_with(environments)[1]
     assert re.search(r"environment of a model +bash utils/make_env\.sh --model NAME\n", how)
-    assert re.search(r"weights of a model +bash utils/prefetch\.sh --model_names NAME\n", how)
+    assert re.search(r"weights of a model +bash eval\.sh prefetch --model_names NAME\n", how)
 
 
 def test_data_that_is_not_here_is_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,76 +111,18 @@ def test_data_that_is_not_here_is_a_column(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(BenchmarkFiles, "problems", lambda files: ["no data"])
     found, how = listed_with({})
     assert found["wise"]["data"] == "no"
-    assert "bash utils/prefetch.sh --ds_names NAME" in how
-
-
-def test_a_server_that_runs_already_needs_nothing_here() -> None:
-    row, how = wise("vllm:org/q")
-    assert row["environment"] == "no"
-    assert "bash utils/make_env.sh --judge vllm (" in how
-    row, _ = wise("vllm:org/q", "base_url=http://gpu1:8000/v1")
-    assert (row["environment"], row["weights"], row["key"]) == ("yes", "-", "-")
-    assert "base_url must hold a URL" in wise("vllm:org/q", "base_url=gpu1:8000")[0]["problem"]
-
-
-def test_a_judge_of_this_machine_needs_its_environment(tmp_path: Path) -> None:
-    install(tmp_path / "envs/mine")
-    assert wise("vllm:org/q", "environment=mine")[0]["environment"] == "yes"
-    assert wise("vllm:org/q", environments={"vllm": "mine"})[0]["environment"] == "yes"
-    row, how = wise("transformers:org/q")
-    assert (row["environment"], row["weights"]) == ("no", "1st run")
-    assert "--judge transformers" in how
-    assert wise("transformers:org/q", "environment=mine")[0]["environment"] == "no", "no Python in it"
-
-
-@pytest.mark.parametrize("key", ["encoders", "oneig"])
-def test_an_environment_is_built_by_the_entry_that_names_it(key: str) -> None:
-    found, how = listed_with({"EVAL_ENV_MAP": {key: "absent"}})
-    assert found["oneig"]["environment"] == "no"
-    assert f"bash utils/make_env.sh --benchmark {key}" in how
-
-
-def test_encoders_keep_their_environment_where_a_map_of_the_user_s_own_does_not_name_it() -> None:
-    _, how = listed_with({"EVAL_ENV_MAP": {"transformers": "judges"}})
-    assert "bash utils/make_env.sh --benchmark encoders (oneig, oneig-zh)" in how
-
-
-def test_wrong_settings_are_told() -> None:
-    assert "'steps' is no name=value" in wise("openai:m", "steps")[0]["problem"]
-
-
-def test_the_columns_of_a_table_stand_below_each_other() -> None:
-    lines = listing(Config()).splitlines()
-    models = lines[: lines.index("")]
-    for column in COLUMNS["Models"][1:]:
-        start = models[0].index(column)
-        assert {(row[start - 2 : start], row[start] == " ") for row in models} == {("  ", False)}
-
-
-def test_a_row_longer_than_the_terminal_has_two_lines() -> None:
-    whole = listing(Config()).partition("\n\nyes:")[0]
-    narrow = listing(Config(), 80).partition("\n\nyes:")[0]
-    lines = narrow.splitlines()
-    assert re.findall(
-        r"^  trig-t2i .*\n      vllm:Qwen/Qwen2.5-VL-7B-Instruct$", "\n".join(lines), re.MULTILINE
-    )
-    assert max(len(line) for line in lines if not line.startswith("      ")) <= 80
-    assert listing(Config(), 1000).startswith(whole)
-    assert " ".join(lines).split() == whole.split()
+    assert "bash eval.sh prefetch --ds_names NAME" in how
 
 
 @pytest.mark.parametrize(
     ("maps", "name", "items", "evaluator"),
     [
         ({}, "geneval", "553 × 4", "mask2former"),
-        ({}, "wise", "1000", "gpt-4o-2024-05-13"),
         ({"JUDGE_MAP": {"wise": "vllm:gpt-4o-2024-05-13"}}, "wise", "1000", "vllm:gpt-4o-2024-05-13"),
         ({"JUDGE_MAP": {"dpgbench": "openai:m"}}, "dpgbench", "1065 × 4", "openai:m"),
         ({}, "oneig", "1120 × 4", "qwen2.5-vl-7b, llm2clip, csd+se, dreamsim"),
         ({"DS_KWARGS_MAP": {"oneig": "tasks=style,images_per_prompt=2"}}, "oneig", "-", "csd+se"),
-        ({"DS_KWARGS_MAP": {"genai": "prompts=527"}}, "genai", "527", "clip-flant5-xxl"),
         ({"DS_KWARGS_MAP": {"genai": "prompts=528"}}, "genai", "-", "-"),
-        ({"DS_KWARGS_MAP": {"tiff": "split=test"}}, "tiff", "2538 × 2", "openai:gpt-5"),
     ],
 )
 def test_items_and_evaluators_are_those_of_the_configuration(
@@ -235,38 +165,6 @@ def test_what_a_class_says_of_its_items_is_true_of_its_data(
     assert benchmark.prompt_count * benchmark.images_per_prompt == len([*benchmark.samples()])
 
 
-@pytest.mark.parametrize("document", ["docs/models/index.md", "docs/models/index.zh.md"])
-def test_the_page_of_models_has_the_tasks_of_models_behind_an_api(document: str) -> None:
-    text = (REPO / document).read_text(encoding="utf-8")
-    table = {
-        name: re.split("、|, ", tasks)
-        for names, tasks in re.findall(r"^\| ([^|]*) \| ([^|]*) \| API[,，]", text, re.MULTILINE)
-        for name in re.findall("`([^`]*)`", names)
-    }
-    assert "gpt-image-2" in table
-    assert table == {name: model_tasks()[name] for name in table}
-
-
-@pytest.mark.parametrize("end", [".md", ".zh.md"])
-def test_the_pages_of_models_have_the_settings_of_the_code(end: str) -> None:
-    texts = [
-        (REPO / f"docs/models/{page}{end}").read_text(encoding="utf-8") for page in ("diffusers", "authors")
-    ]
-    row = r"^\| `([^`]+)` \| (t2i|edit|subject) \| [^|]+ \| `([^`]+)` \|$"
-    rows = {(task, name): parse_kwargs(text) for name, task, text in re.findall(row, "\n".join(texts), re.M)}
-    entries = {
-        (task, name): entry["model_kwargs"]
-        for task, models in registry.models().MODEL_SETTINGS.items()
-        for name, entry in models.items()
-        if not entry.get("api") and entry.get("model_kwargs")
-    }
-    assert rows.keys() == entries.keys()
-    for key, kwargs in entries.items():
-        # not on the pages: other weights, their places and commits
-        absent = re.compile(r".*(revision|_path)|ip_adapter|image_encoder|bert")
-        assert rows[key] == {name: kwargs[name] for name in kwargs if not absent.fullmatch(name)}, key
-
-
 @pytest.mark.parametrize("end", [".md", ".zh.md"])
 def test_the_page_of_api_models_has_the_list_prices(end: str) -> None:
     text = (REPO / f"docs/models/api{end}").read_text(encoding="utf-8")
@@ -302,15 +200,3 @@ def test_the_table_of_benchmarks_is_that_of_the_code(document: str, none: str) -
         assert (gpus != none) == runs_here, name
         ids = {re.sub("none stated.*", "", asset.licence).partition(" ")[0] for asset in choice.files.local}
         assert ids <= {"", *re.split("[;；] ?", licence)}, name
-
-
-@pytest.mark.parametrize("document", ["README.md", "README_zh.md"])
-def test_the_table_of_the_readme_is_that_of_the_code(document: str) -> None:
-    text = (REPO / document).read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w-]+)`[^|]*\| (t2i|edit|subject) \| ([\d,]+) \| (.*) \|$", text, re.MULTILINE)
-    assert {name for name, *_ in rows} == registry.benchmark_tasks().keys()
-    for name, task, images, evaluators in rows:
-        choice = choose_benchmark(Config(), name)
-        assert choice.benchmark and choice.task == task
-        assert images == f"{choice.benchmark.prompt_count * choice.benchmark.images_per_prompt:,}", name
-        assert re.findall(r"`([^`]+)`", evaluators) == choice.evaluators, name

@@ -6,7 +6,6 @@ Worked examples and official numbers are data here, not re-derived.
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,12 +18,10 @@ from benchmarks.quicktext.benchmark import QuickText
 from imageevalkit import assets
 from imageevalkit.benchmark.contract import Answers, Benchmark, Scores
 from imageevalkit.benchmark.question import QWEN_VL_UTILS, Answer, Picture, Question, Sampling
-from imageevalkit.common.errors import CellFailure
-from imageevalkit.evaluate.answerers import Answerers
 from imageevalkit.jobs.plan import COMPLETE
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
-from imageevalkit.store.results import Metric, Score
+from imageevalkit.store.results import Metric
 from tests.support.function_judge import evaluate, items, scores_of, use_function_judge, write_images
 from tests.support.mirror import use_official_data
 
@@ -57,7 +54,7 @@ def item(expected: Sequence[str], language: str, n: int = 0, prompt_id: int = 0,
 
 
 def scores(texts: Sequence[Text], judge: str = "ppocr") -> Scores:
-    """Of images with such texts, each of a prompt of its own."""
+    """Returns the scores of images with such texts, each image with its own prompt."""
     made = [item(expected, language, n, n) for n, (expected, _, language) in enumerate(texts)]
     return scores_of(LongText(judge=judge), made, lambda asked: texts[int(asked.item.rpartition("/")[2])][1])
 
@@ -75,7 +72,6 @@ def counts(expected: Sequence[str], read: str, language: str) -> tuple[float, ..
     ("judge", "sampling"),
     [
         ("transformers:qwen2.5-vl-7b", Sampling(1024, temperature=None)),
-        ("transformers:qwen2.5-vl-32b", Sampling(1024, temperature=None)),
         ("vllm:qwen2.5-vl-7b", Sampling(1024, 0.0, extra={"repetition_penalty": 1.05})),
         ("openai:gpt-4o", Sampling(1024, 0.0)),
         ("ppocr", Sampling(0)),
@@ -102,20 +98,11 @@ def test_a_judge_reads_in_a_cell(read_by: Callable[..., LongText], monkeypatch: 
     assert {picture.pixels for question in asked for picture in question.pictures} == {QWEN_VL_UTILS}
     assert (result.metrics["en"].value, result.metrics["zh"].value) == (0, 1)
     assert result.headline == ["en", "zh"]
-    assert result.evaluator.id.startswith("qwen2.5-vl-7b/transformers/")
+    assert result.evaluator.id.startswith("qwen2.5-vl-7b/transformers/") and result.evaluator.official
     records = [json.loads(line) for line in Cell("m", "longtext").scores.read_text().splitlines()]
     assert records[0]["values"] == {"recall": 0, "match": 0, "total": 3, "read": 0}
     assert records[0]["keys"] == {"language": "en", "category": "sign", "length": "short", "prompt_id": 0}
     assert records[0]["detail"] == {"expected": "FRESH BREWS\nDaily", "read": ""}
-
-
-@pytest.mark.parametrize("cls", [LongText, QuickText])
-def test_the_judges_of_published_numbers_are_official(
-    read_by: Callable[..., LongText], cls: type[LongText], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_function_judge(lambda question: "", monkeypatch)
-    for judge, official in [("qwen2.5-vl-7b", True), ("qwen2.5-vl-32b", True), ("qwen3-vl-8b", False)]:
-        assert Answerers(read_by(f"transformers:{judge}", cls)).evaluator.official is official
 
 
 @pytest.mark.parametrize(
@@ -124,9 +111,7 @@ def test_the_judges_of_published_numbers_are_official(
         ("FRESH BREWS\nEvery Morning", "FRESH BREWS\nEvery Morning"),
         ("No text recognized.", ""),
         ("a\nNo text recognized.\nb", "a\n\nb"),
-        ("No text recognized", "No text recognized"),
         ("no text recognized.", "no text recognized."),
-        ("addCriterion\nOPEN", "addCriterion\nOPEN"),
         ("", ""),
     ],
 )
@@ -158,24 +143,13 @@ def test_worked_examples_of_the_spec() -> None:
 OFFICIAL = [
     (["Café Noël", "crème brûlée"], "CAFÉ NOËL creme brulee", "en", 2, 4),
     (["9-5 daily", "two-block walk"], "9 5 daily twoblock walk", "en", 3, 4),
-    (["the the the cat"], "the cat the dog the the", "en", 4, 4),
-    (["a  b\tc\nd"], "d\u00a0c\u3000b\u2003a", "en", 4, 4),
     (["Hello World"], "", "en", 0, 2),
-    (["Hello World"], "No text recognized.", "en", 0, 2),
     (["No Entry"], "No text recognized", "en", 1, 2),
-    (["Ｆull width １２"], "Full width 12", "en", 1, 2),
-    (["zero\u200bwidth"], "zero width", "en", 0, 1),
     (["naïve Über straße"], "NAÏVE über strasse", "en", 2, 3),
     (["欢迎光临"], "欢迎 光临", "zh", 4, 4),
-    (["欢迎光临"], "歡迎光臨", "zh", 2, 4),
     (["二〇二五年 〇"], "二零二五年〇", "zh", 4, 4),
-    (["全场8折"], "全场８折", "zh", 3, 4),
     (["好好学习"], "好学习习习", "zh", 3, 4),
-    (["Wi-Fi密码abc"], "wifi密码ABC", "zh", 4, 9),
-    (["新品上市，敬请期待！"], "新品上市。敬请期待", "zh", 8, 8),
-    (["不含文字"], "No text recognized", "zh", 0, 4),
     (["关于Note"], "No text recognized", "zh", 4, 6),
-    (["\u3400\u9fa6龥一"], "一龥\u9fa6", "zh", 2, 2),
     (["你好"], "No text recognized.你好", "zh", 2, 2),
 ]
 
@@ -194,23 +168,6 @@ def test_white_list_is_exact() -> None:
     assert "".join(units(inside + outside, "zh")) == inside
     assert units(inside + outside, "en") == [inside.lower()]
     assert units("cafe\u0301", "en") == ["cafe"], "composed accents only"
-
-
-def test_match_is_bounded_and_order_free() -> None:
-    rng = random.Random(1)
-    alphabet = "ab ,，好 的é\n1-"
-    for _ in range(300):
-        expected = "x" + "".join(rng.choices(alphabet, k=rng.randrange(20)))
-        read = "".join(rng.choices(alphabet, k=rng.randrange(30)))
-        for language in ("en", "zh"):
-            match, total, found = counts([expected], read, language)
-            assert 0 <= match <= min(total, found)
-            assert counts([expected], " ".join(reversed(units(read, language))), language) == (
-                match,
-                total,
-                found,
-            )
-            assert counts([expected], expected, language)[0] == total
 
 
 def test_nothing_to_compare_is_an_error() -> None:
@@ -241,55 +198,6 @@ def test_only_groups_that_occur_are_listed() -> None:
     found = LongText().metrics(scores([(["二人"], "二x大的", "zh")]))
     groups = {"zh": 0.5, "zh/precision": 0.25, "zh/sign": 0.5, "zh/short": 0.5}
     assert values(found) == {"en": None, **groups}
-
-
-def run(prompts: int, images: int = 4) -> Scores:
-    """Prompts of 10 to 16 words, of which all images of a prompt show the same share."""
-    rng = random.Random(7)
-    made: list[Item] = []
-    said: dict[str, str] = {}
-    for language in ("en", "zh"):
-        for prompt_id in range(prompts):
-            total = 10 + prompt_id % 7
-            expected = "".join(chr(0x4E00 + n) for n in range(total))
-            expected = " ".join(expected) if language == "en" else expected
-            shown = expected[: (2 if language == "en" else 1) * round(total * (1 - 0.5 * rng.random()))]
-            keys = {"category": f"c{prompt_id % 8}", "length": "short" if prompt_id % 2 else "long"}
-            for _ in range(images):
-                one = item([expected], language, len(made), prompt_id, **keys)
-                made.append(one)
-                said[one.id] = shown
-    return scores_of(LongText(judge="ppocr"), made, lambda question: said[question.item])
-
-
-def english(scores: Scores, every: int = 1) -> list[Score]:
-    return [score for score in scores if score.keys["language"] == "en"][::every]
-
-
-def test_interval_counts_prompts_not_images() -> None:
-    found = LongText().metrics(run(160))["en"]
-    low, high = found.interval or (0, 0)
-    assert found.value is not None and low < found.value < high
-    # identical images of a prompt say nothing new: 4 per prompt give the interval of 1 per prompt
-    assert LongText().metrics(run(160, images=1))["en"].interval == pytest.approx((low, high))
-
-
-def test_the_order_of_the_images_changes_nothing() -> None:
-    scores = run(20)
-    shuffled = Scores(random.Random(3).sample(scores.items, len(scores.items)))
-    assert LongText().metrics(shuffled) == LongText().metrics(scores)
-
-
-def test_metrics_of_a_full_run() -> None:
-    scores = run(160)
-    found = LongText().metrics(scores)
-    assert found["en"].n == found["zh"].n == 640
-    groups = {name.removeprefix("en/") for name in found if name.startswith("en/")}
-    assert groups == {"precision", "short", "long", *(f"c{k}" for k in range(8))}
-    assert sum(found[f"en/c{k}"].n for k in range(8)) == 640
-    first = [score.values for score in english(scores) if score.keys["category"] == "c0"]
-    assert found["en/c0"].value == sum(v["match"] for v in first) / sum(v["total"] for v in first)
-    assert all(metric.value is not None and 0 <= metric.value <= 1 for metric in found.values())
 
 
 # ---- the prompts ---------------------------------------------------------------------------------------------
@@ -339,32 +247,6 @@ def test_longtext_paths_and_seeds(longtext: LongText) -> None:
     assert all(int(one.path.name.split("_")[0]) == one.data["prompt_id"] for one in made)
 
 
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        (None, "cannot be read"),
-        ("", "holds 159 records, not 160"),
-        ('{"prompt": "cut', "is not what it should be (line 160: Unterminated string"),
-    ],
-)
-def test_a_damaged_prompt_file_is_one_line(longtext: LongText, damage: str | None, says: str) -> None:
-    path = longtext.data / "text_prompts_zh.jsonl"
-    kept = path.read_text(encoding="utf-8").splitlines(keepends=True)[:-1]
-    path.unlink() if damage is None else path.write_text("".join(kept) + damage, encoding="utf-8")
-    with pytest.raises(CellFailure) as caught:
-        items(longtext)
-    message = str(caught.value)
-    assert f"{path} {says}" in message and "\n" not in message
-
-
-def test_any_line_separator_may_stand_in_a_prompt(longtext: LongText) -> None:
-    path = longtext.data / "text_prompts.jsonl"
-    first, *others = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    record = {**json.loads(first), "prompt": "one\u2028two\x85three"}
-    path.write_text(json.dumps(record, ensure_ascii=False) + "\n" + "".join(others), encoding="utf-8")
-    assert items(longtext)[0].prompt == record["prompt"]
-
-
 def test_quicktext_needs_nothing_but_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     benchmark: Benchmark = QuickText()
@@ -374,14 +256,3 @@ def test_quicktext_needs_nothing_but_the_tree(tmp_path: Path, monkeypatch: pytes
     assert {one.seed for one in made} == {43}
     assert Counter(one.data["language"] for one in made) == {"en": 24, "zh": 24}
     assert Counter(one.data["category"] for one in made) == dict.fromkeys(CATEGORIES, 6)
-
-
-def test_quicktext_asks_for_every_text_in_quotes() -> None:
-    quotes = {"en": '"{}"', "zh": "“{}”"}
-    made = items(QuickText())
-    for one, record in zip(made, QuickText().read_jsonl("prompts.jsonl", 48), strict=True):
-        for text in record["text"]:
-            assert quotes[record["language"]].format(text) in (one.prompt or "")
-        assert record["text_length"] == total(one.data)
-        assert record["length"] == ("long" if total(one.data) > 16 else "short")
-    assert len({one.prompt for one in made}) == 48

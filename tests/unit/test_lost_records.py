@@ -41,13 +41,10 @@ def torn(place: int) -> Callable[[bytes], bytes]:
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "first line": without(0),
-    "lines in the middle": without(2, 3, 4),
     "last line": without(-1),
-    "first line torn": torn(0),
     "middle torn": torn(3),
     # a block that was allocated and never written
     "zeros in the middle": lambda data: data[:1500] + bytes(900) + data[2400:],
-    "all lines": lambda data: b"",
 }
 
 
@@ -101,7 +98,7 @@ def test_an_image_whose_record_is_lost_stays_and_is_not_made_again(damage: str) 
     lost = {r["item"]: r["path"] for r in before if r["status"] == "ok" and r["item"] not in last}
     made = {r["prompt"] for r in before if r["item"] in lost or last.get(r["item"]) == "ok"}
     assert not made & {*run.calls}
-    assert ("no record says how the image was made" in run.outcome.message) == bool(lost)
+    assert ("no record describes the generation of the image" in run.outcome.message) == bool(lost)
     assert all(sha256_file(CELL.folder / path) == images[CELL.folder / path] for path in lost.values())
     assert records()[: len(kept)] == kept
 

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
-from benchmarks.oneig.benchmark import OneIG
-from benchmarks.oneig.data import CHINESE, ENGLISH, TASKS, Prompt, Task
+from benchmarks.oneig.data import ENGLISH, TASKS, Prompt, Task
 from benchmarks.oneig.scores import ScoredPrompt, metrics
 from imageevalkit.benchmark.contract import Rules, ScoredItem
-from imageevalkit.store.results import Metric, check_within_scale
+from imageevalkit.store.results import Metric
 from tests.support.oneig_scored import (
     BLACK,
     GONE,
-    RULES,
     PromptImages,
     image,
-    image_of,
-    real_prompts,
     run_of,
 )
 
@@ -34,8 +28,8 @@ def read(text: str) -> ScoredItem:
     return image(text=text)
 
 
-def similar(official: float, exact: float = 0.9) -> ScoredItem:
-    return image(reasoning=[official, exact])
+def similar(official: float) -> ScoredItem:
+    return image(reasoning=[official, 0.9])
 
 
 def styled(csd: Sequence[float], se: Sequence[float], exact: Sequence[float] = (0.9,)) -> ScoredItem:
@@ -52,47 +46,31 @@ def apart(distance: float) -> list[ScoredItem]:
     return [at(0), at(math.degrees(math.acos(1 - distance)))]
 
 
-def text_prompt(number: int, expected: str = "['SALE']", length: str = "short") -> Prompt:
-    return Prompt("text", f"{number:03d}", "a sign", "NP", length, expected_text=expected)
+def text_prompt(number: int, expected: str = "['SALE']") -> Prompt:
+    return Prompt("text", f"{number:03d}", "a sign", "NP", "short", expected_text=expected)
 
 
-def one_question(number: int, kind: str = "NP", length: str = "short", class_item: str = "object") -> Prompt:
-    return Prompt(
-        class_item, f"{number:03d}", "a cat", kind, length, questions={1: "A cat?"}, parents={1: []}
-    )
+def one_question(number: int, class_item: str = "object") -> Prompt:
+    words = (class_item, f"{number:03d}", "a cat", "NP", "short")
+    return Prompt(*words, questions={1: "A cat?"}, parents={1: []})
 
 
-def reasoning(number: int, subject: str = "physics") -> Prompt:
-    return Prompt("reasoning", f"{number:03d}", "why", "NP", "short", subject, answer="because")
+def reasoning(number: int) -> Prompt:
+    return Prompt("reasoning", f"{number:03d}", "why", "NP", "short", "physics", answer="because")
 
 
 def anime(number: int, label: str) -> Prompt:
     return Prompt("anime", f"{number:03d}", "a cat", "NP", "short", label)
 
 
-def of(
-    prompts: Sequence[PromptImages], task: Task, rules: Rules = "official", chinese: bool = False
-) -> dict[str, Metric]:
-    return metrics(run_of(prompts, [task], rules, CHINESE if chinese else ENGLISH))
+def of(prompts: Sequence[PromptImages], task: Task, rules: Rules = "official") -> dict[str, Metric]:
+    return metrics(run_of(prompts, [task], rules, ENGLISH))
 
 
 def value(found: dict[str, Metric], name: str) -> float:
     number = found[name].value
     assert number is not None
     return number
-
-
-def test_worked_example_of_text() -> None:
-    prompt = text_prompt(0, "['HELLO WORLD', 'SALE 50%']")
-    scored = PromptImages(prompt, [read("HELLO WORLD\nSALE 50%"), read("HELO WORLD")])
-    found = of([scored], "text")
-    assert value(found, "text") == pytest.approx(0.9915625, abs=1e-15)
-    assert [value(found, f"text/{part}") for part in ("ED", "CR", "WAC")] == [4.5, 0.5, 0.625]
-    assert value(found, "text/short_WAC") == 0.625
-    # Chinese prompts have no length
-    chinese = of([PromptImages(replace(prompt, length=""), scored.images)], "text", chinese=True)
-    assert value(chinese, "text") == pytest.approx(0.983125, abs=1e-15)
-    assert list(chinese) == ["text", "text_official", "text/ED", "text/CR", "text/WAC"]
 
 
 def test_worked_example_of_style() -> None:
@@ -130,15 +108,6 @@ def test_worked_example_of_diversity() -> None:
     }
 
 
-def test_distances_are_those_of_embeddings_of_any_length() -> None:
-    scored = ScoredPrompt(
-        one_question(0), [image(diversity=[2.0, 0.0]), at(90), at(90), at(0)], "official", "en"
-    )
-    assert [(first, second, round(distance, 7)) for first, second, distance in scored.pairs] == [
-        *((0, 1, 1), (0, 2, 1), (0, 3, 0), (1, 2, 0), (1, 3, 1), (2, 3, 1))
-    ]  # fmt: skip
-
-
 def test_total_is_the_mean_of_five_tasks() -> None:
     everything = [
         PromptImages(one_question(0), [aligned("Yes"), aligned("No")]),
@@ -147,28 +116,8 @@ def test_total_is_the_mean_of_five_tasks() -> None:
         PromptImages(anime(0, "lego"), [styled([0.3585], [0.3585]), *apart(0.1828)]),
     ]
     found = metrics(run_of(everything, TASKS, "official", ENGLISH))
-    values = [value(found, task) for task in TASKS]
-    assert values[2:] == pytest.approx([0.2984, 0.3585, 0.1828])
-    assert value(found, "oneig_total") == pytest.approx(sum(values) / 5)
-    assert found["oneig_total_official"] == found["oneig_total"]
-    assert found["oneig_total"].n == 4
-    assert list(found)[:9] == [
-        *(*TASKS, "oneig_total"),
-        *("text_official", "reasoning_official", "oneig_total_official"),
-    ]
-    assert "oneig_total" not in metrics(run_of(everything, TASKS[1:], "official", ENGLISH))
-    without = metrics(run_of(everything[:3], TASKS, "official", ENGLISH))
-    assert (without["style"], without["oneig_total"].value) == (Metric(None, 0), None)
-    assert "text_official" not in metrics(run_of(everything, TASKS, "corrected", ENGLISH))
-
-
-@pytest.mark.parametrize("rules", RULES)
-def test_a_run_without_any_answer_has_headlines_without_value(rules: Rules) -> None:
-    found = metrics(run_of([], TASKS, rules, ENGLISH))
-    extra = ["text_official", "reasoning_official", "oneig_total_official"] if rules == "official" else []
-    parts = ["text/ED", "text/CR", "text/WAC"]
-    assert list(found) == [*TASKS, "oneig_total", *extra, *parts]
-    assert {metric.value for metric in found.values()} == {None}
+    assert value(found, "oneig_total") == pytest.approx(sum(value(found, task) for task in TASKS) / 5)
+    assert metrics(run_of(everything[:3], TASKS, "official", ENGLISH))["oneig_total"].value is None
 
 
 def test_black_images_count_under_corrected_rules_only() -> None:
@@ -185,37 +134,6 @@ def test_black_images_count_under_corrected_rules_only() -> None:
     assert (official["alignment"].value, official["alignment"].n) == (1, 1)
     assert (corrected["alignment"].value, corrected["alignment"].n) == (0.25, 2)
     assert of([PromptImages(prompt, [at(0), BLACK])], "diversity")["diversity"].value is None
-
-
-def test_a_prompt_without_score_takes_the_value_of_its_groups_officially() -> None:
-    scored = [
-        PromptImages(one_question(0, "NP", "short"), [aligned("Yes")]),
-        PromptImages(one_question(1, "NP", "long"), [GONE, BLACK]),
-        PromptImages(one_question(2, "T, P", "middle"), [aligned("No")]),
-    ]
-    official, corrected = of(scored, "alignment"), of(scored, "alignment", "corrected")
-    assert {name: metric.value for name, metric in official.items()} == {
-        "alignment": 0.5,
-        "alignment/NP": None,
-        "alignment/T,P": 0,
-        "alignment/short": 1,
-        "alignment/middle": 0,
-        "alignment/long": None,
-    }
-    assert corrected["alignment/NP"] == Metric(1.0, 1)
-    assert corrected["alignment/long"] == Metric(None, 0)
-
-
-def test_which_prompts_the_official_tables_list() -> None:
-    single = [PromptImages(one_question(0), [at(0)]), PromptImages(one_question(1), apart(0.5))]
-    assert value(of(single, "diversity"), "diversity/NP") == pytest.approx(0.5)
-    no_file = [PromptImages(reasoning(0), ()), PromptImages(reasoning(1), [similar(0.5)])]
-    assert value(of(no_file, "reasoning"), "reasoning/physics") == 0.5
-    failed = [PromptImages(reasoning(0), [GONE]), *no_file[1:]]
-    assert of(failed, "reasoning")["reasoning/physics"] == Metric(None, 1)
-    no_file = [PromptImages(one_question(0), ()), PromptImages(one_question(1), [aligned("Yes")])]
-    assert of(no_file, "alignment")["alignment/NP"].value is None
-    assert of(no_file, "alignment")["alignment"].value == 1
 
 
 def test_style_groups_are_means_of_styles() -> None:
@@ -262,13 +180,6 @@ def test_the_text_program_stops_when_the_first_grid_is_black() -> None:
     assert of(no_file, "text", "corrected")["text/short_ED"].value == 0
 
 
-def test_an_image_that_nobody_answered_about_is_no_black_grid() -> None:
-    scored = [PromptImages(text_prompt(0), [image()]), PromptImages(text_prompt(1), [read("SALE")])]
-    assert of(scored, "text")["text_official"].value == 1
-    unanswered = [PromptImages(reasoning(0), [image()]), PromptImages(reasoning(1), [similar(0.5)])]
-    assert of(unanswered, "reasoning")["reasoning_official"].value == 0.5
-
-
 def test_the_reasoning_program_stops_at_a_black_grid() -> None:
     scored = [
         PromptImages(reasoning(0), [similar(0.5), GONE]),
@@ -279,66 +190,3 @@ def test_the_reasoning_program_stops_at_a_black_grid() -> None:
     assert value(of(scored, "reasoning", "corrected"), "reasoning") == 0.9
     found = of([*scored, PromptImages(reasoning(2), [BLACK])], "reasoning")
     assert (found["reasoning"].value, found["reasoning_official"].value) == (0.125, None)
-
-
-@pytest.mark.slow
-def test_every_metric_of_a_whole_run() -> None:
-    for edition, groups in ((ENGLISH, 5 + 5 + 9), (CHINESE, 0)):
-        scored = [
-            PromptImages(prompt, [image_of(prompt, place) for place in range(2)])
-            for prompt in real_prompts(edition)
-        ]
-        found = metrics(run_of(scored, TASKS, "corrected", edition))
-        classes = len(edition.sizes)
-        assert len(found) == 6 + 3 + classes + groups + 7 + 3 + 29
-        assert all(metric.value is not None for metric in found.values())
-        assert {task: found[task].n for task in TASKS} == {
-            "alignment": len(scored) - 425,
-            "text": 200,
-            "reasoning": 225,
-            "style": 114,
-            "diversity": len(scored),
-        }
-        assert found["oneig_total"].n == len(scored)
-        assert sum(found[f"style/{group}"].n for group in ("traditional", "media", "anime")) == 114
-
-
-def test_the_order_of_prompts_is_of_no_account() -> None:
-    prompts = real_prompts(ENGLISH)[::9]
-    scored = [PromptImages(prompt, [image_of(prompt, place) for place in range(3)]) for prompt in prompts]
-    found = metrics(run_of(scored, TASKS, "official", ENGLISH))
-    random.Random(0).shuffle(scored)
-    assert metrics(run_of(scored, TASKS, "official", ENGLISH)) == found
-
-
-def test_intervals_are_of_means_over_ten_prompts_or_more() -> None:
-    scored = [
-        PromptImages(one_question(number), [aligned("Yes" if number % 2 else "No"), at(0), at(7 * number)])
-        for number in range(12)
-    ]
-    scored += [
-        PromptImages(text_prompt(number), [read("SALE" if number % 3 else "")]) for number in range(12)
-    ]
-    found = metrics(run_of(scored, ["alignment", "text", "diversity"], "official", ENGLISH))
-    for name in ("alignment", "alignment/NP", "diversity", "diversity/object", "text/ED", "text/short_CR"):
-        bounds, mean = found[name].interval, value(found, name)
-        assert bounds and bounds[0] < mean < bounds[1], name
-    assert found["text"].interval is None
-    assert found["text/ED"].scale == 100
-    assert of(scored[:9], "alignment")["alignment"].interval is None
-
-
-def test_what_the_metrics_can_be_beyond_their_scale_is_known_of_the_benchmark() -> None:
-    """Images that are opposites, a reading of a thousand letters; a style unlike the reference is below 0."""
-    scored = [
-        PromptImages(one_question(1), apart(1.9)),
-        PromptImages(text_prompt(1), [read("a" * 1000)]),
-        PromptImages(reasoning(1), [similar(-0.5)]),
-    ]
-    found = metrics(run_of(scored, ["text", "reasoning", "diversity"], "official", ENGLISH))
-    for name in ("text/ED", "text/short_ED", "diversity", "diversity/object", "diversity/NP"):
-        assert value(found, name) > found[name].scale
-    assert value(found, "reasoning") == -0.5
-    check_within_scale(found, OneIG.unbounded)
-    with pytest.raises(ValueError, match=r"metric 'diversity' is 1.9 on a scale of 1: "):
-        check_within_scale(found, ())

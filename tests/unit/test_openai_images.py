@@ -15,8 +15,8 @@ import httpx2
 import pytest
 from PIL import Image
 
+from custom_models.model_utils import image_routes as routes
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
-from imageevalkit.api import routes
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import (
     Failure,
@@ -26,7 +26,6 @@ from imageevalkit.api.failures import (
     parse_error,
     used_up_for,
 )
-from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.settings import RequestSettings
 from imageevalkit.generate.model import (
     Generated,
@@ -36,9 +35,7 @@ from imageevalkit.generate.model import (
     OnHold,
     Refused,
 )
-from imageevalkit.store.fingerprint import settings_of
-from tests.support.image_replies import CHATS, IMAGES, RESPONSES
-from tests.support.image_server import FAULTS, KEY, REFUSAL_WORDS, ImageServer, png_of
+from tests.support.image_server import KEY, REFUSAL_WORDS, ImageServer, png_of
 
 
 def t2i(**kwargs: Any) -> OpenAIImagesT2I:
@@ -95,13 +92,9 @@ def test_any_kwarg_is_a_request_parameter(server: ImageServer) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "says"),
     [
-        ({"n": 2}, "'n' cannot be given"),
         ({"extra_body": {"n": 2}}, "'n' cannot be given"),
         ({"seed": 5}, "send_seed=true"),
         ({"timeout": "long"}, "timeout must be a positive number"),
-        ({"timeout": 0}, "timeout must be a positive number"),
-        ({"max_attempts": 2.5}, "max_attempts must be a positive whole number"),
-        ({"send_seed": "False"}, "send_seed must be true or false"),
         ({"extra_body": [1]}, "extra_body must be an object"),
     ],
 )
@@ -116,7 +109,6 @@ def test_bad_kwargs_stop_the_model(server: ImageServer, kwargs: dict[str, Any], 
     [
         ("API_KEY", "", "API_KEY is not set: set it in config.local.sh"),
         ("API_KEY", "sk-two words", "API_KEY holds a blank"),
-        ("API_KEY", "sk-nl\nx", "API_KEY holds a blank"),
         ("BASE_URL", "api.example.com/v1", "BASE_URL must look like"),
     ],
 )
@@ -128,12 +120,6 @@ def test_bad_environment_is_one_line(
         t2i()
     assert "\n" not in str(caught.value)
     assert "words" not in str(caught.value), "a malformed key is a secret too"
-
-
-def test_an_empty_base_url_is_openai(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("API_KEY", KEY)
-    monkeypatch.setenv("BASE_URL", "")
-    assert Endpoint.of({}).base_url == "https://api.openai.com/v1"
 
 
 def test_variables_of_the_official_client_are_named_where_only_they_are_set(
@@ -151,9 +137,6 @@ def test_variables_of_the_official_client_are_named_where_only_they_are_set(
         t2i()
     monkeypatch.setenv("BASE_URL", "https://api.openai.com/v1")
     assert Endpoint.of({}).base_url == "https://api.openai.com/v1"
-    monkeypatch.delenv("BASE_URL")
-    monkeypatch.setenv("OPENAI_BASE_URL", "https://api.openai.com/v1/")
-    assert Endpoint.of({}).base_url == "https://api.openai.com/v1"
 
 
 def test_a_model_can_have_an_endpoint_and_a_key_of_its_own(
@@ -170,54 +153,13 @@ def test_a_model_can_have_an_endpoint_and_a_key_of_its_own(
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "says"),
-    [
-        ({"api_key_env": "GATEWAY_KEY"}, "ends in API_KEY"),
-        ({"api_key_env": "sk-1234567890"}, "ends in API_KEY"),
-        ({"api_key_env": "MISSING_API_KEY"}, "MISSING_API_KEY is not set"),
-        ({"base_url": "gateway.example/v1"}, "base_url must look like"),
-        ({"base_url": "https://host:abc/v1"}, "base_url must look like"),
-        ({"base_url": "https://host:99999/v1"}, "base_url must look like"),
-        ({"base_url": "http://[::1/v1"}, "base_url must look like"),
-        ({"base_url": "http://:8000/v1"}, "base_url must look like"),
-        ({"base_url": "http://host/v1 x"}, "base_url must look like"),
-    ],
-)
-def test_a_wrong_endpoint_of_its_own_is_one_line(
-    server: ImageServer, kwargs: dict[str, Any], says: str
-) -> None:
-    with pytest.raises(ModelUnusable, match=says) as caught:
-        t2i(**kwargs)
-    assert "sk-123" not in str(caught.value), "somebody may paste a key where its variable's name belongs"
-    settings = {"module": "m", "class": "c", "model_path": "x", "api": True, "model_kwargs": kwargs}
-    settings_of("t2i", settings)  # the planner looks at it before the model says what is wrong
-
-
-def test_the_most_patient_model_decides_how_long_an_endpoint_may_be_down(server: ImageServer) -> None:
-    traffic = Traffic()
-    endpoint = Endpoint.of({})
-    limiters = [traffic.limiter(endpoint, seconds) for seconds in (60.0, 900.0, 300.0)]
-    assert len(set(limiters)) == 1
-    assert limiters[0].max_outage == 900.0
-
-
-def test_a_slash_at_the_end_is_the_same_endpoint(server: ImageServer) -> None:
-    same = [Endpoint.of({"base_url": server.base_url + end}) for end in ("", "/", "//")]
-    assert len(set(same)) == 1
-    assert t2i(base_url=server.base_url + "/").generate("a cat").image == png_of("a cat")
-
-
-@pytest.mark.parametrize(
     ("fault", "says"),
     [
-        ("500", "HTTP 500: The server had an error"),
         ("502_html", "HTTP 502: an HTML page, '502 Bad Gateway'"),
         ("reset", "ReadError"),
         ("cut_short", "RemoteProtocolError"),
         ("error200", "upstream went away"),
         ("garbage", "does not decode"),
-        ("truncated", "does not decode"),
-        ("not_base64", "not base64"),
         ("file_url", "scheme 'file'"),
     ],
 )
@@ -255,26 +197,14 @@ def test_three_replies_without_an_image_stop_the_model_and_show_their_keys(serve
     assert [(bill.maybe_billed, bill.cost) for bill in bills if bill] == [(2, 0.02), (1, 0.01), (0, None)]
 
 
-@pytest.mark.parametrize(
-    ("fault", "says"), [("no_image", "holds no image"), ("html", "not JSON but an HTML page, 'Sign in'")]
-)
-def test_an_odd_reply_does_not_stop_a_model_that_has_made_images(
-    server: ImageServer, fault: str, says: str
-) -> None:
+def test_an_odd_reply_does_not_stop_a_model_that_has_made_images(server: ImageServer) -> None:
     model = t2i(max_attempts=4)
     model.generate("a cat")
-    server.default = fault
+    server.default = "html"
     error = failure_of(model, "a dog")
-    assert type(error) is ItemFailed and error.transient and says in str(error)
+    assert type(error) is ItemFailed and error.transient
+    assert "not JSON but an HTML page, 'Sign in'" in str(error)
     assert error.attempts == 4
-
-
-def test_refusals_and_errors_are_no_replies_without_an_image(server: ImageServer) -> None:
-    model = t2i(max_attempts=4)
-    server.default = "refuse_200"
-    assert {type(failure_of(model, f"item {n}")) for n in range(4)} == {Refused}
-    server.default = "error200"
-    assert type(failure_of(model)) is ItemFailed
 
 
 def test_a_web_site_in_place_of_an_endpoint_stops_the_model_at_its_first_page(server: ImageServer) -> None:
@@ -287,18 +217,8 @@ def test_a_web_site_in_place_of_an_endpoint_stops_the_model_at_its_first_page(se
     assert first.bill and (first.bill.cost, first.bill.maybe_billed) == (None, 0), "no provider has answered"
 
 
-def test_a_web_page_is_retried_where_an_api_has_replied(server: ImageServer) -> None:
-    server.script("a cat", "500", "html", "ok")
-    assert t2i().generate("a cat").attempts == 3
-
-
 @pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ("refuse", REFUSAL_WORDS),
-        ("refuse_403", "Blocked by our content policy"),
-        ("refuse_200", "I'm sorry, I cannot create that image."),
-    ],
+    ("fault", "words"), [("refuse", REFUSAL_WORDS), ("refuse_200", "I'm sorry, I cannot create that image.")]
 )
 def test_refusal_keeps_the_providers_words_and_is_not_retried(
     server: ImageServer, fault: str, words: str
@@ -314,8 +234,6 @@ def test_refusal_keeps_the_providers_words_and_is_not_retried(
     ("fault", "says"),
     [
         ("401", "correct API_KEY"),
-        ("403", "must be verified"),
-        ("404", "check the model id and BASE_URL"),
         ("400", "Invalid value: 'giant'; check its kwargs"),
         ("quota", "no quota left"),
         ("redirect", "set BASE_URL to the final address"),
@@ -330,14 +248,6 @@ def test_permanent_failure_stops_the_model_at_once(server: ImageServer, fault: s
     assert error.attempts == 1 == len(server.requests)
 
 
-def test_item_specific_400_spares_the_model(server: ImageServer) -> None:
-    server.default = "too_long"
-    error = failure_of(t2i())
-    assert type(error) is ItemFailed
-    assert not error.transient
-    assert error.attempts == 1 == len(server.requests)
-
-
 def test_400_after_a_success_is_about_the_item(server: ImageServer) -> None:
     server.script("odd", "400")
     model = t2i()
@@ -347,18 +257,6 @@ def test_400_after_a_success_is_about_the_item(server: ImageServer) -> None:
     model = t2i()
     model.generate("a cat")
     assert isinstance(failure_of(model, "odd"), ItemFailed)
-
-
-def test_a_400_is_about_the_item_when_another_has_succeeded_since_it_was_sent(server: ImageServer) -> None:
-    server.script("odd", "late_400")
-    model = t2i()
-
-    async def both() -> list[Any]:
-        asked = model.generate_async("a cat"), model.generate_async("odd")
-        return [*await asyncio.gather(*asked, return_exceptions=True)]
-
-    made, failed = asyncio.run(both())
-    assert not isinstance(made, Exception) and type(failed) is ItemFailed
 
 
 def test_no_endpoint_at_all_stops_the_model(monkeypatch: pytest.MonkeyPatch, server: ImageServer) -> None:
@@ -385,10 +283,9 @@ def test_endpoint_that_answered_before_is_only_down(monkeypatch: pytest.MonkeyPa
 
 
 def test_slow_reply_times_out_and_is_retried(server: ImageServer) -> None:
-    server.script("a cat", "slow", "ok")
-    assert t2i(timeout=0.4).generate("a cat").attempts > 1
-    server.script("a dog", "slow")
-    assert "no reply within 0.2 s" in str(failure_of(t2i(timeout=0.2, max_attempts=1), "a dog"))
+    server.script("a cat", "slow")
+    error = failure_of(t2i(timeout=0.2, max_attempts=2))
+    assert "no reply within 0.2 s" in str(error) and error.attempts == 2
 
 
 def test_retry_after_is_honoured(server: ImageServer) -> None:
@@ -399,14 +296,14 @@ def test_retry_after_is_honoured(server: ImageServer) -> None:
 
 
 def test_rate_limits_do_not_count_as_attempts(server: ImageServer) -> None:
-    server.script("a cat", *["429_ms"] * 4, "500", "429_ms", "500", "ok")
+    server.script("a cat", *["429_ms"] * 2, "500", "429_ms", "500", "ok")
     made = t2i(backoff=0.005).generate("a cat")
-    assert made.attempts == 8 == len(server.requests)
+    assert made.attempts == 6 == len(server.requests)
 
 
 def test_lasting_rate_limit_is_bounded_by_time_and_not_hammered(server: ImageServer) -> None:
     server.default = "429"  # with Retry-After: 0
-    error = failure_of(t2i(max_outage=1.0))
+    error = failure_of(t2i(max_outage=0.5))
     assert isinstance(error, OnHold), "neither the item nor the model is to blame"
     assert "the endpoint has limited the rate of every request" in str(error)
     assert 2 <= len(server.requests) < 10
@@ -415,25 +312,13 @@ def test_lasting_rate_limit_is_bounded_by_time_and_not_hammered(server: ImageSer
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [
-        ({"retry-after": "7"}, 7.0),
-        ({"retry-after": "-1"}, 0.0),
         ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
         ({"retry-after": format_datetime(datetime(2026, 1, 1, 0, 0, 30, tzinfo=timezone.utc), True)}, 30.0),
-        ({"retry-after": format_datetime(datetime(2025, 1, 1, tzinfo=timezone.utc), True)}, 0.0),
         ({"retry-after": "soon"}, None),
-        ({"retry-after": "nan"}, None),
-        ({}, None),
         ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m6.5s"}, 66.5),
-        ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "12ms"}, 0.012),
         ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1767225630000"}, 30.0),  # ms since 1970
         ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1767225630"}, 30.0),
-        ({"ratelimit-remaining": "0", "ratelimit-reset": "7"}, 7.0),
-        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "2026-01-01T00:00:09Z"}, 9.0),
         ({"x-ratelimit-remaining": "3", "x-ratelimit-reset": "60"}, None),
-        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "soon"}, None),
-        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "Mon, 1 Jan 99999999999 00:00:00 GMT"}, None),
-        ({"retry-after": "1" * 60_000}, None),
-        ({"retry-after": "2", "x-ratelimit-remaining": "0", "x-ratelimit-reset": "60"}, 2.0),
     ],
 )
 def test_retry_after_forms(headers: dict[str, str], seconds: float | None) -> None:
@@ -444,7 +329,6 @@ def test_retry_after_forms(headers: dict[str, str], seconds: float | None) -> No
 
 def test_googles_retry_delay_in_the_body() -> None:
     body = '{"error": {"details": [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}]}}'
-    assert asked_wait(httpx2.Headers(), body) == 34.5
     assert classify_status(429, httpx2.Headers(), body, proven=False).retry_after == 34.5
 
 
@@ -479,12 +363,6 @@ REPLIES: list[tuple[int, Any, bool, Kind]] = [
     (400, {"error": {"code": "content_policy_violation", "message": "x", "type": "e"}}, False, Kind.REFUSAL),
     (
         400,
-        {"error": {"code": "content_filter", "innererror": {"code": "ResponsibleAIPolicyViolation"}}},
-        False,
-        Kind.REFUSAL,
-    ),
-    (
-        400,
         {
             "error": {
                 "code": 400,
@@ -495,59 +373,21 @@ REPLIES: list[tuple[int, Any, bool, Kind]] = [
         False,
         Kind.REFUSAL,
     ),
-    (
-        400,
-        {
-            "error": {
-                "code": 400,
-                "message": "Your current safety filter threshold prohibited a word in this prompt",
-                "status": "INVALID_ARGUMENT",
-            }
-        },
-        True,
-        Kind.REFUSAL,
-    ),
     (400, {"code": "DataInspectionFailed", "message": "Input data may be bad"}, False, Kind.REFUSAL),
-    (400, {"error": {"code": "OutputImageSensitiveContentDetected"}}, False, Kind.REFUSAL),
-    (400, {"error": {"message": "sensitive words", "code": "sensitive_words_detected"}}, False, Kind.REFUSAL),
     (400, {"error": {"message": "输入的提示词包含敏感词,请修改"}}, True, Kind.REFUSAL),
-    (400, {"error": {"message": "图片内容违规"}}, True, Kind.REFUSAL),
     (451, "Blocked by the content filter", False, Kind.REFUSAL),
-    (403, {"error": {"code": "content_policy_violation", "message": "x"}}, False, Kind.REFUSAL),
     (403, {"error": {"message": "Your account violates our content policy"}}, False, Kind.PERMANENT),
     (403, {"error": {"message": "您的账号因违规已被封禁"}}, False, Kind.PERMANENT),
-    (400, {"error": {"message": "您的账号因发布违规内容已被封禁"}}, False, Kind.PERMANENT),
-    (
-        400,
-        {"error": {"message": "Your account has been suspended for violating the content policy"}},
-        False,
-        Kind.PERMANENT,
-    ),
-    (400, {"error": {"message": "触发安全策略: IP 不在白名单"}}, False, Kind.PERMANENT),
-    (400, {"error": {"message": "请求参数违规"}}, False, Kind.PERMANENT),
-    (451, "<html><title>Blocked by content filter</title></html>", False, Kind.PERMANENT),
-    (
-        400,
-        {"error": {"message": "upstream: <html><body>content policy</body></html>"}},
-        False,
-        Kind.PERMANENT,
-    ),
-    (503, {"error": {"message": "x", "code": "unsafe_shutdown"}}, False, Kind.TRANSIENT),
     (409, {"error": {"message": "x", "code": "unsafe_shutdown"}}, False, Kind.TRANSIENT),
-    (503, {"error": {"message": "x", "code": "content_filter"}}, False, Kind.TRANSIENT),
     (
         400,
         {"error": {"message": "safety setting 'off' is not one of low, high", "param": "safety_setting"}},
         False,
         Kind.PERMANENT,
     ),
-    (400, {"error": {"message": "Invalid value for safety setting: 'off'"}}, False, Kind.PERMANENT),
-    (500, {"error": {"message": "see our content policy"}}, False, Kind.TRANSIENT),
     (429, {"error": {"message": "see our content policy on rates"}}, False, Kind.RATE_LIMIT),
     (429, {"error": {"status": "RESOURCE_EXHAUSTED", "code": 429}}, False, Kind.RATE_LIMIT),
     (403, {"error": {"type": "new_api_error", "code": "insufficient_user_quota"}}, False, Kind.PERMANENT),
-    (400, {"error": {"code": "billing_hard_limit_reached", "message": "x"}}, True, Kind.PERMANENT),
-    (402, "Payment Required", False, Kind.PERMANENT),
     (
         400,
         {"error": {"message": "Unknown parameter: 'moderation'.", "param": "moderation"}},
@@ -556,20 +396,8 @@ REPLIES: list[tuple[int, Any, bool, Kind]] = [
     ),
     (422, {"detail": [{"loc": ["body", "steps"], "msg": "must be an int"}]}, False, Kind.PERMANENT),
     (422, {"detail": [{"loc": ["body", "prompt"], "msg": "too short"}]}, False, Kind.ITEM),
-    (
-        400,
-        {"error": {"message": "Invalid image", "code": "invalid_image_format", "param": "x"}},
-        False,
-        Kind.ITEM,
-    ),
     (400, {"error": {"message": "The prompt is too long", "code": None}}, False, Kind.ITEM),
-    (400, {"error": "something odd"}, True, Kind.ITEM),
-    (413, "<html><title>413 Request Entity Too Large</title></html>", False, Kind.ITEM),
-    (408, "", False, Kind.TRANSIENT),
     (409, {"message": "conflict"}, False, Kind.TRANSIENT),
-    (503, {"error": None}, False, Kind.TRANSIENT),
-    (401, {"error": {"code": "content_policy_violation"}}, True, Kind.PERMANENT),
-    (405, "", True, Kind.PERMANENT),
 ]
 
 
@@ -583,38 +411,17 @@ def test_real_error_bodies(status: int, body: Any, proven: bool, kind: Kind) -> 
     ("said", "kind"),
     [
         ("I'm sorry, but I can't help with that.", Kind.REFUSAL),
-        ("I am unable to generate this picture.", Kind.REFUSAL),
         ("We cannot generate images for your plan.", Kind.TRANSIENT),
         ("I cannot create an image now, the model is overloaded.", Kind.TRANSIENT),
-        ("I can't generate that yet, please try again.", Kind.TRANSIENT),
-        ("I can't generate more: the rate limit is reached.", Kind.TRANSIENT),
-        ("I/O error: cannot create the file", Kind.TRANSIENT),
-        ("upstream unsafe_shutdown", Kind.TRANSIENT),
-        ("<html><body>I cannot help with that: content policy</body></html>", Kind.TRANSIENT),
         ("IMAGE_SAFETY", Kind.REFUSAL),
         ("图片内容违规", Kind.REFUSAL),
-        ("I'm not able to help with that request. Here is what I can draw: a cat.", Kind.REFUSAL),
         ("I’m sorry, but I’m not able to create an image of a real person.", Kind.REFUSAL),
-        ("I can not draw that.", Kind.REFUSAL),
-        ("I won't be able to create images of real people.", Kind.REFUSAL),
         ("抱歉,我无法生成这张图片。", Kind.REFUSAL),
         ("对不起，我不能帮助你完成这个请求", Kind.REFUSAL),
-        ("很遗憾，这个请求我没办法满足。", Kind.REFUSAL),
-        ("我不能为您生成包含暴力的图像。", Kind.REFUSAL),
-        ("無法生成此圖片", Kind.REFUSAL),
         ("抱歉，系统繁忙，无法生成图片，请稍后再试", Kind.TRANSIENT),
-        ("抱歉，由于服务异常无法完成生成", Kind.TRANSIENT),
         ("抱歉，我是文本模型，无法生成图片。", Kind.TRANSIENT),
-        ("抱歉，我没有看到图片，无法编辑。", Kind.TRANSIENT),
         ("您想要什么颜色的猫？", Kind.TRANSIENT),
-        ("图中的人不能画得太大，背景是蓝色。", Kind.TRANSIENT),
         ("I can't create images directly, but I can describe one.", Kind.TRANSIENT),
-        ("I'm not able to generate images.", Kind.TRANSIENT),
-        ("I'm sorry, I can't help: I don't see an image to edit.", Kind.TRANSIENT),
-        (
-            "Here is a long story about a painter. " * 8 + "In the end she says: I can't draw that.",
-            Kind.TRANSIENT,
-        ),
     ],
 )
 def test_words_in_place_of_an_image(said: str, kind: Kind) -> None:
@@ -626,30 +433,14 @@ def test_words_in_place_of_an_image(said: str, kind: Kind) -> None:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        ({"message": "You exceeded your quota", "type": "insufficient_quota"}, Kind.PERMANENT),
-        ({"message": "no funds", "code": "insufficient_user_quota"}, Kind.PERMANENT),
         ({"message": "no funds", "code": 429, "type": "insufficient_quota"}, Kind.PERMANENT),
-        ("insufficient_quota", Kind.PERMANENT),
         ("the billing service is down, try later", Kind.TRANSIENT),
         ({"message": "Insufficient credits", "code": 402}, Kind.PERMANENT),
-        ({"message": "No auth", "code": "401"}, Kind.PERMANENT),
-        ({"message": "x", "code": "invalid_api_key"}, Kind.PERMANENT),
-        ({"message": "x", "status": "PERMISSION_DENIED"}, Kind.PERMANENT),
-        ({"message": "x", "code": "model_not_found"}, Kind.PERMANENT),
-        ({"message": "No endpoints found", "code": 404}, Kind.PERMANENT),
         ({"message": "Your account violates our content policy", "code": 403}, Kind.PERMANENT),
         ({"message": "x", "code": 403, "metadata": {"flagged_input": "x"}}, Kind.REFUSAL),
-        ({"message": "against our content policy", "code": 400}, Kind.REFUSAL),
-        ({"message": "against our content policy", "code": "upstream_error"}, Kind.REFUSAL),
         ({"message": "The prompt is too long", "code": 400}, Kind.ITEM),
-        ({"message": "something odd", "code": 400}, Kind.ITEM),
-        ({"message": "no picture", "code": "invalid_image_format"}, Kind.ITEM),
         ({"message": "see our content policy on rates", "code": 429}, Kind.RATE_LIMIT),
-        ({"message": "x", "status": "RESOURCE_EXHAUSTED"}, Kind.RATE_LIMIT),
         ({"message": "x", "code": 408}, Kind.TRANSIENT),
-        ({"message": "x", "code": 503, "type": "authentication_error"}, Kind.TRANSIENT),
-        ({"message": "x", "code": 7}, Kind.TRANSIENT),
-        ({"message": "upstream went away", "code": True}, Kind.TRANSIENT),
     ],
 )
 def test_an_error_in_a_200_is_what_its_code_says(error: Any, kind: Kind) -> None:
@@ -673,27 +464,6 @@ def test_all_coroutines_are_in_flight_at_once(server: ImageServer) -> None:
     made = asyncio.run(many())
     assert server.max_in_flight == 32
     assert [m.image for m in made] == [png_of(f"cat {n}") for n in range(32)]
-
-
-def test_under_mixed_faults_every_item_ends_truthfully(server: ImageServer) -> None:
-    faults = ["429", "500", "reset", "garbage", "truncated", "cut_short"]
-    for n in range(60):
-        server.script(f"item {n}", *faults[n % 20 : n % 20 + 1], "ok")
-    server.script("item 5", "refuse")
-    server.script("item 6", "reset")
-
-    async def many() -> list[Generated | BaseException]:
-        model = t2i()
-        tasks = (model.generate_async(f"item {n}") for n in range(60))
-        ended = await asyncio.gather(*tasks, return_exceptions=True)
-        await model.aclose()
-        return ended
-
-    ended = asyncio.run(many())
-    assert [type(e) for e in ended if not isinstance(e, Generated)] == [Refused, ItemFailed]
-    assert sum(e.attempts for e in ended if isinstance(e, (Generated, GenerationError))) == len(
-        server.requests
-    )
 
 
 def test_edit_uploads_are_png_with_name_and_mime_type(server: ImageServer) -> None:
@@ -720,14 +490,7 @@ def test_edit_uploads_are_png_with_name_and_mime_type(server: ImageServer) -> No
     assert made.image == png_of("Put this  into that.")
 
 
-def test_edit_without_image_fails_without_a_request(server: ImageServer) -> None:
-    with pytest.raises(ItemFailed, match="no image to edit") as caught:
-        OpenAIImagesEdit("edit-1").generate(["Make it red"])
-    assert caught.value.attempts == 0
-    assert not server.requests
-
-
-@pytest.mark.parametrize("fault", ["url", "relative_url", "data_url"])
+@pytest.mark.parametrize("fault", ["url", "data_url"])
 def test_url_replies(server: ImageServer, fault: str) -> None:
     server.default = fault
     assert t2i(response_format="url").generate("a cat / 猫").image == png_of("a cat / 猫")
@@ -767,7 +530,7 @@ def test_download_is_retried_without_asking_for_a_new_image(server: ImageServer)
     assert len(server.file_requests) == 3
 
 
-@pytest.mark.parametrize(("fault", "downloads"), [("404", 1), ("403", 1), ("429", 3), ("503", 3)])
+@pytest.mark.parametrize(("fault", "downloads"), [("404", 1), ("503", 3)])
 def test_lost_download_asks_for_one_new_image_and_hides_the_signature(
     server: ImageServer, fault: str, downloads: int
 ) -> None:
@@ -785,24 +548,13 @@ def test_lost_download_asks_for_one_new_image_and_hides_the_signature(
     assert "signature" not in all_texts(error)
 
 
-SHAPES = CHATS.keys() | IMAGES.keys() | RESPONSES.keys()
-
-
-@pytest.mark.parametrize(
-    "fault",
-    sorted(
-        FAULTS.keys()
-        - SHAPES
-        - {"ok", "half_ok", "url", "relative_url", "data_url", "slow", "last_of_window"}
-    ),
-)
+@pytest.mark.parametrize("fault", ["401", "500", "error200", "refuse", "reset", "redirect"])
 def test_no_error_shows_the_key(server: ImageServer, fault: str) -> None:
     server.default = fault
-    error = failure_of(t2i(max_attempts=1, max_elapsed=0.04, max_outage=0.2))
+    error = failure_of(t2i(max_attempts=1))
     shown = all_texts(error)
     assert KEY not in shown
     assert KEY[:7] not in shown, "providers quote the ends of a key"
-    assert error.attempts == 1 or fault.startswith("429"), "a rate limit says nothing about the item"
 
 
 def test_key_in_an_echo_is_taken_out(server: ImageServer) -> None:
@@ -823,10 +575,3 @@ def test_key_at_the_cut_of_a_long_message_is_not_shown_in_part(
     message = parse_error("x" * 390 + " zx81-4f9d2c7b8a1e").message
     assert len(message) <= 400
     assert "zx81" not in message
-
-
-def test_model_works_in_one_event_loop_after_another(server: ImageServer) -> None:
-    model = t2i()
-    assert asyncio.run(model.generate_async("a cat")).attempts == 1
-    assert asyncio.run(model.generate_async("a dog")).attempts == 1
-    assert model.generate("a cow").image == png_of("a cow")

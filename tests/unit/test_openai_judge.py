@@ -7,15 +7,12 @@ import hashlib
 import io
 import json
 import math
-import re
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from PIL import Image
 
@@ -33,13 +30,11 @@ from imageevalkit.benchmark.question import (
 from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.common.images import sha256_file
 from imageevalkit.evaluate.answerers import request_hash
-from imageevalkit.jobs.progress import watched
+from imageevalkit.extras.serve.judge_server import Address
 from imageevalkit.judges.api import FEW_LOGPROBS, FEWER_THAN_SCORED, NO_LOGPROBS, read_reply
 from imageevalkit.judges.choice import ApiSettings, JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
-from imageevalkit.judges.server import Address
 from imageevalkit.plan.benchmarks import checked
-from imageevalkit.plan.config import parse_kwargs
 from imageevalkit.store.results import Evaluator
 from tests.support.image_server import KEY
 from tests.support.judge_replies import draw
@@ -76,14 +71,14 @@ def wise(picture: Picture, words: str = "Score the image", item: str = "1") -> Q
     return Question("score", (Message("system", (SYSTEM,)), Message("user", (words, sent))), WISE, item=item)
 
 
-def vqa(picture: Picture, words: str, wanted: tuple[str, ...] = YES, name: str = "vqa/0") -> Question:
+def vqa(picture: Picture, words: str) -> Question:
     """A question with the form of GenEval 2's: image, then text; one token."""
-    return Question(name, (Message("user", (picture, words)),), Sampling(1, 0.0), wanted, item="1")
+    return Question("vqa/0", (Message("user", (picture, words)),), Sampling(1, 0.0), YES, item="1")
 
 
-def judge(workers: int = 4, per_minute: float | None = None, **kwargs: Any) -> ApiJudge:
+def judge(workers: int = 4, **kwargs: Any) -> ApiJudge:
     given = {"backoff": 0.01, **kwargs}
-    made = registry.judge("openai:m-1", {}, options=JudgeOptions(given, workers, per_minute))
+    made = registry.judge("openai:m-1", {}, options=JudgeOptions(given, workers))
     assert isinstance(made, ApiJudge)
     return made
 
@@ -110,6 +105,8 @@ def reply_to(question: Question, **kwargs: Any) -> Answer:
 def test_the_request_is_that_of_the_official_client(
     judge_server: JudgeServer, picture: Picture, probabilities: bool
 ) -> None:
+    import openai  # it takes long, and no other test needs it
+
     words = 'Is it a "cat", 一只猫 \u2028?'
     question = vqa(picture, words) if probabilities else wise(picture, words)
     reply_to(question)
@@ -137,17 +134,15 @@ def test_the_request_is_that_of_the_official_client(
     assert "x-client-request-id" in ours.headers and "transfer-encoding" not in ours.headers
 
 
-@pytest.mark.parametrize(
-    ("media_type", "declared"),
-    [("image/png", "image/png"), (None, "image/webp"), ("image/jpeg", "image/jpeg")],
-)
 def test_bytes_are_sent_unchanged_whatever_they_are_declared_to_be(
-    judge_server: JudgeServer, tmp_path: Path, media_type: str | None, declared: str
+    judge_server: JudgeServer, tmp_path: Path
 ) -> None:
-    picture = saved(tmp_path / "1.webp", "red")._replace(media_type=media_type)
-    reply_to(Question("q", (Message("user", ("Score", picture)),), WISE, item="1"))
-    (file,) = judge_server.requests[0].files
-    assert (file.mime_type, file.data.decode()) == (declared, picture.sha256)
+    picture = saved(tmp_path / "1.webp", "red")
+    for media_type, declared in (("image/png", "image/png"), (None, "image/webp")):
+        sent = picture._replace(media_type=media_type)
+        reply_to(Question("q", (Message("user", ("Score", sent)),), WISE, item="1"))
+        (file,) = judge_server.requests[-1].files
+        assert (file.mime_type, file.data.decode()) == (declared, picture.sha256)
 
 
 def test_a_protocol_may_want_another_encoding(judge_server: JudgeServer, tmp_path: Path) -> None:
@@ -196,17 +191,6 @@ def test_what_is_none_is_not_sent_and_the_users_parameters_come_last(
     }
 
 
-def test_questions_about_one_image_read_it_once(
-    judge_server: JudgeServer, picture: Picture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads = []
-    read_bytes = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or read_bytes(path))  # type: ignore[func-returns-value]
-    answers = ask([vqa(picture, f"question {n}", name=f"vqa/{n}") for n in range(12)], workers=3)
-    assert all(answer.text is not None for answer in answers)
-    assert reads.count(picture.path) == 1
-
-
 # replies
 
 
@@ -221,15 +205,10 @@ def test_the_reply_its_tokens_and_its_price(judge_server: JudgeServer, picture: 
     assert reply_to(wise(picture)).usd is None, "no price is known"
 
 
-def test_the_official_judge_has_a_price(judge_server: JudgeServer, picture: Picture) -> None:
-    (answer,) = registry.judge("gpt-4o-2024-05-13", {}, options=JudgeOptions()).ask([wise(picture)])
-    assert answer.usd == pytest.approx((1003 * 5 + 2 * 15) / 1e6)
-
-
 PER_INPUT = {"text_input": 1000, "text_output": 1000}  # a question is about 1 USD
 
 
-@pytest.mark.parametrize("fault", ["spent", "refuse", "filtered", "unended"])
+@pytest.mark.parametrize("fault", ["refuse", "unended"])
 def test_a_reply_that_is_of_no_use_is_paid_for(
     judge_server: JudgeServer, picture: Picture, fault: str
 ) -> None:
@@ -261,11 +240,8 @@ def test_a_reply_without_probabilities_is_paid_for() -> None:
     assert (found.tokens, found.reported_cost) == ({"completion_tokens": 7}, 0.5)
 
 
-@pytest.mark.parametrize("fault", ["empty", "blank"])
-def test_nothing_is_a_reply_where_the_judge_ended_it(
-    judge_server: JudgeServer, picture: Picture, fault: str
-) -> None:
-    judge_server.default = fault
+def test_nothing_is_a_reply_where_the_judge_ended_it(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.default = "blank"
     answers = ask(many(picture, 20))
     assert [answer.text for answer in answers] == [""] * 20
     assert len(judge_server.requests) == 20, "each was asked once"
@@ -289,18 +265,11 @@ def test_words_that_only_look_like_a_key_reach_the_parser(
     ("fault", "error", "requests"),
     [
         ("refuse", "the judge refused: I'm sorry, I can't assist with that request.", 1),
-        ("filtered", "the judge refused: finish reason content_filter", 1),
-        ("moderated", "the judge refused: The response was filtered", 1),
         ("too_long", "HTTP 400: This model's maximum context length is 128000 tokens", 1),
-        ("too_long_vllm", "HTTP 400: This model's maximum context length is 4096 tokens", 1),
-        ("decoder_prompt", "HTTP 400: The decoder prompt (length 5000) is longer", 1),
         ("bad_image", "HTTP 400: cannot identify image file", 1),
         ("spent", "the reply is empty: all tokens allowed were spent on thinking", 1),
-        ("unended", "the reply is empty (finish reason not told) (gave up after 2 attempts", 2),
+        ("unended", "the reply is empty (no finish reason) (gave up after 2 attempts", 2),
         ("500", "HTTP 500: The server had an error (gave up after 3 attempts", 3),
-        ("garbage", "the reply is not JSON", 3),
-        ("list", "the reply is not a JSON object", 3),
-        ("no_choices", "the reply (HTTP 200) holds no message", 3),
         ("error200", "the reply (HTTP 200) holds an error: upstream went away", 3),
     ],
 )
@@ -328,11 +297,9 @@ def test_a_failure_that_passes_costs_no_question(judge_server: JudgeServer, pict
     ("fault", "problem"),
     [
         ("401", "the key is rejected: correct API_KEY"),
-        ("could_not", "HTTP 400: Could not process image; check its kwargs"),
         ("redirect", "HTTP 307 redirect to 'http://127.0.0.1:"),
         ("max_tokens", "--judge_kwargs max_tokens_parameter=max_completion_tokens"),
         ("temperature", r"""--judge_kwargs 'extra_body=\{"temperature":null\}' leaves it out"""),
-        ("no_template", r"""--judge_kwargs 'extra_body=\{"chat_template_kwargs":null\}' leaves it out"""),
     ],
 )
 def test_a_judge_that_cannot_be_used_ends_the_asking(
@@ -350,33 +317,9 @@ def test_a_judge_that_cannot_be_used_ends_the_asking(
     assert len(judge_server.requests) <= 8
 
 
-def test_a_setting_that_leaves_a_parameter_out_keeps_the_others_and_works(
-    judge_server: JudgeServer, picture: Picture
-) -> None:
-    judge_server.choose = lambda request, attempt: "temperature" if "temperature" in request.fields else "ok"
-    with pytest.raises(JudgeUnusable) as raised:
-        ask([wise(picture)], extra_body={"top_p": 0.5})
-    [setting] = re.findall("--judge_kwargs '(.*)'", str(raised.value))
-    assert reply_to(wise(picture), **parse_kwargs(setting)).text
-    assert judge_server.requests[-1].fields["top_p"] == 0.5
-
-
 def bad_items(judge_server: JudgeServer, count: int) -> None:
     for n in range(count):
         judge_server.script(f"Score {n}", "could_not")
-
-
-def test_a_bad_item_that_is_asked_first_stops_nothing(judge_server: JudgeServer, picture: Picture) -> None:
-    bad_items(judge_server, 2)
-    answers = {answer.question.item: answer for answer in ask(many(picture, 9), workers=1)}
-    assert [item for item, answer in answers.items() if answer.text is not None] == [*"2345678"]
-    assert {answers[item].error for item in "01"} == {"HTTP 400: Could not process image"}
-    # the judge still seems unusable when nothing but such items was ever asked
-    bad_items(judge_server, 9)
-    answered: list[Answer] = []
-    with pytest.raises(JudgeUnusable, match="HTTP 400: Could not process image"):
-        collect(judge(workers=1).ask(many(picture, 9)), answered)
-    assert [answer.text is not None for answer in answered] == [False, False]
 
 
 def test_a_judge_that_answered_before_is_not_stopped_by_bad_items(
@@ -392,36 +335,11 @@ def test_a_judge_that_answered_before_is_not_stopped_by_bad_items(
     before.has_answered()
     with pytest.raises(JudgeUnusable, match="Use 'max_completion_tokens' instead"):
         list(before.ask([wise(picture)]))
-    before = judge(base_url="http://127.0.0.1:9/v1", max_attempts=1)
-    before.has_answered()
-    with pytest.raises(JudgeUnusable, match="check its address"):
-        list(before.ask([wise(picture)]))
-
-
-def test_answers_before_the_end_are_given(judge_server: JudgeServer, picture: Picture) -> None:
-    judge_server.choose = lambda request, attempt: "quota" if "20" in request.prompt else "ok"
-    asking = judge(workers=2).ask([wise(picture, f"Score {n:02d}", str(n)) for n in range(40)])
-    answers: list[Answer] = []
-    with pytest.raises(JudgeUnusable, match="no quota left"):
-        collect(asking, answers)
-    assert {str(n) for n in range(20)} <= {answer.question.item for answer in answers}
-    assert all(answer.text is not None for answer in answers)
 
 
 def collect(asking: Iterator[Answer], into: list[Answer]) -> None:
     for answer in asking:
         into.append(answer)
-
-
-def test_what_holds_requests_back_is_told(judge_server: JudgeServer, picture: Picture) -> None:
-    judge_server.retry_after = "2"
-    judge_server.choose = lambda request, attempt: "429" if 20 <= len(judge_server.requests) < 28 else "ok"
-    asked, told = judge(), set[str]()
-    with watched(lambda: told.add(asked.holdup())):
-        assert asked.holdup() == ""
-        assert all(answer.text is not None for answer in asked.ask(many(picture, 40)))
-    assert any(note.startswith("rate limited, ") for note in told)
-    assert asked.holdup() == ""
 
 
 def test_an_outage_that_lasts_ends_the_asking_and_is_named(
@@ -430,7 +348,7 @@ def test_an_outage_that_lasts_ends_the_asking_and_is_named(
     judge_server.choose = lambda request, attempt: "ok" if len(judge_server.requests) < 30 else "503"
     answers: list[Answer] = []
     with pytest.raises(JudgeUnusable, match=r"the endpoint has been down: HTTP 503: Service Unavailable"):
-        collect(judge(max_outage=2).ask(many(picture, 100)), answers)
+        collect(judge(max_outage=0.5).ask(many(picture, 60)), answers)
     assert all(answer.text is not None for answer in answers)
 
 
@@ -468,14 +386,14 @@ def read(content: bytes, choices: tuple[str, ...], top: int = 1) -> Answer:
     return reply
 
 
-@pytest.mark.parametrize("listed", [0, 1, 2])
-def test_fewer_tokens_than_asked_for_are_no_probabilities(listed: int) -> None:
+def test_fewer_tokens_than_asked_for_are_no_probabilities() -> None:
     """Else whatever is not listed would have the probability 0."""
     reply = json.loads(body(("Yes", math.log(0.6)), ("No", math.log(0.3))))
     first = reply["choices"][0]["logprobs"]["content"][0]
-    first["top_logprobs"] = first["top_logprobs"][:listed]
     question = Question("q", (), Sampling(1), ("No",))
-    assert read_reply(question, json.dumps(reply).encode(), 3, None) == FEW_LOGPROBS
+    for listed in (2, 1, 0):
+        first["top_logprobs"] = first["top_logprobs"][:listed]
+        assert read_reply(question, json.dumps(reply).encode(), 3, None) == FEW_LOGPROBS
 
 
 def test_fewer_tokens_that_have_all_the_probability_are_enough() -> None:
@@ -506,12 +424,6 @@ def test_of_a_space_and_a_digit_the_first_token_is_the_space() -> None:
     assert reply.outside == pytest.approx(0.03)
 
 
-def test_a_tokenizer_that_keeps_space_and_digit_together_is_seen_by_its_tokens() -> None:
-    reply = read(body((" 7", math.log(0.5)), (" ", math.log(0.3))), (" 7", "10", " yes"))
-    assert reply.probabilities == pytest.approx({" 7": 0.5, "10": 0.0, " yes": 0.0})
-    assert read(body(("1", math.log(0.5))), ("10",)).probabilities == pytest.approx({"10": 0.5})
-
-
 def test_the_sampled_token_counts_once_even_where_it_is_not_among_the_listed() -> None:
     content = json.loads(body(("Yes", math.log(0.5)), ("No", math.log(0.2)), sampled=1))
     first = content["choices"][0]["logprobs"]["content"][0]
@@ -520,33 +432,6 @@ def test_the_sampled_token_counts_once_even_where_it_is_not_among_the_listed() -
     reply = read(json.dumps(content).encode(), ("No",))
     assert (reply.text, reply.outside) == ("No", pytest.approx(0.3))
     assert reply.probabilities == pytest.approx({"No": 0.2})
-
-
-def test_bytes_decide_where_a_token_is_no_whole_character() -> None:
-    tokens = [("\ufffd", math.log(0.5), [0xE4, 0xB8]), ("\ufffd", math.log(0.4), [0xE5])]
-    reply = read(body(*tokens, content="\ufffd"), ("一",))
-    assert reply.outside == pytest.approx(0.1), "two tokens, not one"
-    assert reply.probabilities == {"一": 0.0}
-
-
-@pytest.mark.parametrize("entry", [("Yes", None), ("Yes", "x"), ("Yes", float("nan")), (7, True)])
-def test_entries_without_a_probability_are_passed_over(entry: tuple[Any, ...]) -> None:
-    reply = read(body(("No", math.log(0.5)), entry, ("maybe", 1e-9)), ("Yes",))
-    assert (reply.probabilities, reply.outside) == ({"Yes": 0.0}, 0.0)
-
-
-def test_a_special_token_is_no_text() -> None:
-    assert read(body(("<|im_end|>", math.log(0.9)), content=""), YES).text == ""
-
-
-def test_probabilities_from_a_server(judge_server: JudgeServer, picture: Picture) -> None:
-    reply = reply_to(vqa(picture, "How many croissants are in the image?", SEVEN))
-    again = reply_to(vqa(picture, "How many croissants are in the image?", SEVEN))
-    assert replace(reply, seconds=0.0) == replace(again, seconds=0.0)
-    assert reply.probabilities and reply.outside and reply.probabilities.keys() == set(SEVEN)
-    assert 0.01 <= reply.outside < 0.5 and math.fsum(reply.probabilities.values()) <= 1 - reply.outside
-    fields = judge_server.requests[0].fields
-    assert (fields["logprobs"], fields["top_logprobs"], fields["max_tokens"]) == (True, 20, 1)
 
 
 @pytest.mark.parametrize(
@@ -564,12 +449,11 @@ def test_an_endpoint_without_log_probabilities_is_unusable(
         ask([vqa(picture, f"Is it {n}?") for n in range(9)])
 
 
-@pytest.mark.parametrize("fault", ["no_logprobs", "few_logprobs"])
 def test_a_single_reply_without_log_probabilities_is_asked_for_again(
-    judge_server: JudgeServer, picture: Picture, fault: str
+    judge_server: JudgeServer, picture: Picture
 ) -> None:
-    judge_server.script("Is it?", fault, "ok")
-    judge_server.script("Is it ever?", fault)
+    judge_server.script("Is it?", "few_logprobs", "ok")
+    judge_server.script("Is it ever?", "no_logprobs")
     asked = judge()
     assert next(iter(asked.ask([vqa(picture, "What is it?")]))).text is not None
     (answer,) = asked.ask([vqa(picture, "Is it?")])
@@ -578,22 +462,6 @@ def test_a_single_reply_without_log_probabilities_is_asked_for_again(
     assert answer.error.startswith(
         "the reply holds no log-probabilities, or too few (gave up after 2 attempts"
     )
-
-
-def test_an_endpoint_that_gave_log_probabilities_in_an_earlier_run_may_lack_some_not_all(
-    judge_server: JudgeServer, picture: Picture
-) -> None:
-    judge_server.script("Is it?", "no_logprobs", "ok")
-    asked = judge()
-    asked.has_answered()
-    (answer,) = asked.ask([vqa(picture, "Is it?")])
-    assert (answer.attempts, answer.error) == (2, "")
-    judge_server.default = "no_logprobs"
-    asked = judge()
-    asked.has_answered()
-    with pytest.raises(JudgeUnusable, match="returns no log-probabilities"):
-        list(asked.ask([vqa(picture, f"Is it {n}?") for n in range(99)]))
-    assert judge_server.received < 99
 
 
 def test_an_endpoint_whose_lists_are_all_empty_is_unusable(judge_server: JudgeServer) -> None:
@@ -621,12 +489,7 @@ def test_an_endpoint_whose_lists_are_all_empty_is_unusable(judge_server: JudgeSe
     [
         ({"time_out": 3}, r"no setting 'time_out' \(did you mean 'timeout'\?\)"),
         ({"timeout": 0}, "timeout must be a positive number"),
-        ({"max_attempts": 1.5}, "max_attempts must be a whole number, not 1.5"),
-        ({"top_logprobs": True}, "top_logprobs must be a whole number, not True"),
-        ({"extra_body": "x"}, "extra_body must be an object"),
         ({"extra_body": {"model": "x"}}, "'model' cannot be given"),
-        ({"max_tokens_parameter": "max"}, "must be max_tokens or max_completion_tokens"),
-        ({"price": 0.01}, "price must be an object of rates"),
         ({"price": {"text_input": 1}}, "text_output is missing"),
     ],
 )
@@ -665,24 +528,6 @@ def test_a_vllm_server_is_found_by_its_address_file_and_gets_no_key(
     assert {r.fields["model"] for r in judge_server.requests} == {"Qwen/Q"}
 
 
-def test_a_server_of_this_run_that_is_started_again_costs_no_question(
-    judge_server: JudgeServer, picture: Picture, tmp_path: Path
-) -> None:
-    address = Address(tmp_path / "address")
-    address.give(judge_server.base_url)
-    back = threading.Timer(1.0, address.give, [judge_server.base_url])
-
-    def choose(request: object, attempt: int) -> str:
-        if len(judge_server.requests) == 20:
-            address.withdraw()
-            back.start()
-        return "reset" if back.is_alive() else "ok"
-
-    judge_server.choose = choose
-    answers = list(vllm(tmp_path / "address", max_attempts=2).ask(many(picture, 60)))
-    assert len(answers) == 60 and all(answer.text is not None for answer in answers)
-
-
 def test_a_server_of_this_run_may_load_longer_than_an_outage_may_last(
     judge_server: JudgeServer, picture: Picture, tmp_path: Path
 ) -> None:
@@ -694,8 +539,8 @@ def test_a_server_of_this_run_may_load_longer_than_an_outage_may_last(
         if len(judge_server.requests) >= 50 and not died.is_set():
             died.set()
             # the run sees the death later than those whose requests were under way
-            threading.Timer(0.4, address.withdraw).start()
-            threading.Timer(3.0, restart).start()
+            threading.Timer(0.2, address.withdraw).start()
+            threading.Timer(1.5, restart).start()
         return "reset" if died.is_set() and not back.is_set() else "ok"
 
     def restart() -> None:
@@ -704,7 +549,7 @@ def test_a_server_of_this_run_may_load_longer_than_an_outage_may_last(
 
     judge_server.choose = choose
     judge_server.latency = 0.02
-    choice = JudgeChoice("q", JudgeSetting("vllm", "Qwen/Q", {"backoff": 0.01, "max_outage": 2.0}))
+    choice = JudgeChoice("q", JudgeSetting("vllm", "Qwen/Q", {"backoff": 0.01, "max_outage": 1.0}))
     asked = ApiJudge(choice, JudgeOptions(workers=32, address_file=str(tmp_path / "address")), {})
     answers = list(asked.ask(many(picture, 200)))
     assert len(answers) == 200 and all(answer.text is not None for answer in answers)
@@ -726,19 +571,6 @@ def test_a_server_of_this_run_that_is_given_up_is_not_waited_for_as_a_provider_i
         list(vllm(tmp_path / "address").ask(many(picture, 60)))
 
 
-def test_a_vllm_server_may_ask_for_a_key(
-    judge_server: JudgeServer, picture: Picture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LAB_API_KEY", "lab-key-0815")
-    (answer,) = vllm(base_url=judge_server.base_url, api_key_env="LAB_API_KEY").ask([wise(picture)])
-    assert (
-        answer.text is not None and judge_server.requests[0].headers["authorization"] == "Bearer lab-key-0815"
-    )
-    judge_server.default = "401"
-    with pytest.raises(JudgeUnusable, match="correct the variable that api_key_env names"):
-        list(vllm(base_url=judge_server.base_url).ask([wise(picture)]))
-
-
 def test_a_vllm_server_that_is_not_there_is_named(picture: Picture, tmp_path: Path) -> None:
     with pytest.raises(CellFailure, match="no server of the judge is known"):
         list(vllm().ask([wise(picture)]))
@@ -751,12 +583,6 @@ def test_a_vllm_server_that_is_not_there_is_named(picture: Picture, tmp_path: Pa
     job.give_up("the server of judge q could not start", for_good=True)
     with pytest.raises(JudgeUnusable, match="the server of judge q could not start"):
         list(vllm(tmp_path / "address").ask([wise(picture)]))
-
-
-def test_what_a_run_settles_about_its_server_is_part_of_the_identity() -> None:
-    choice = JudgeChoice("q", JudgeSetting("vllm", "Qwen/Q", {"gpus": 2, "serve_args": "--dtype half"}))
-    plain, revised = (ApiJudge(choice, JudgeOptions(served=s), {}) for s in ({}, {"revision": "abc"}))
-    assert revised.identity == {**plain.identity, "server": {"revision": "abc"}}
 
 
 def test_a_folder_with_weights_is_known_by_its_content_wherever_it_lies(
@@ -785,44 +611,6 @@ def many(picture: Picture, count: int) -> list[Question]:
     return [wise(picture, f"Score {n}", str(n)) for n in range(count)]
 
 
-def test_as_many_requests_as_workers_are_in_flight(judge_server: JudgeServer, picture: Picture) -> None:
-    judge_server.together = 12
-    assert len(ask(many(picture, 36), workers=12)) == 36
-    assert judge_server.max_in_flight == 12
-
-
-def test_answers_come_while_others_are_under_way(judge_server: JudgeServer, picture: Picture) -> None:
-    judge_server.latency = 0.05
-    asking = judge(workers=2).ask(many(picture, 40))
-    next(asking)
-    assert len(judge_server.requests) < 20
-    assert len(list(asking)) == 39
-
-
-def test_images_are_read_when_their_turn_comes(
-    judge_server: JudgeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pictures = [saved(tmp_path / f"{n}.png", "red") for n in range(60)]
-    reads = []
-    read_bytes = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or read_bytes(path))  # type: ignore[func-returns-value]
-    judge_server.latency = 0.05
-    asking = judge(workers=2).ask([wise(each, f"Score {n}", str(n)) for n, each in enumerate(pictures)])
-    next(asking)
-    assert len(reads) < 10
-    asking.close()
-
-
-def test_closing_the_iterator_gives_up_what_is_under_way(judge_server: JudgeServer, picture: Picture) -> None:
-    judge_server.latency = 0.2
-    asking: Any = judge(workers=4).ask(many(picture, 400))
-    next(asking)
-    asking.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("judge")]
-    time.sleep(0.5)
-    assert len(judge_server.requests) < 50
-
-
 def test_the_likeliest_tokens_are_read_as_they_are_listed() -> None:
     tokens = [("Good", math.log(0.5)), (" good", math.log(0.2)), ("Ter", math.log(0.1)), ("bad", -9999.0)]
     content = json.loads(body(*tokens, sampled=2, content="Ter"))
@@ -844,18 +632,6 @@ def test_tokens_that_read_alike_add_up() -> None:
     tokens = [("\ufffd", math.log(0.5), [0xE4, 0xB8]), ("\ufffd", math.log(0.4), [0xE5])]
     reply = read_reply(Question("q", (), Sampling(1), likeliest=2), body(*tokens, content="\ufffd"), 2, None)
     assert isinstance(reply, Answer) and reply.probabilities == pytest.approx({"\ufffd": 0.9})
-
-
-def test_so_many_of_the_likeliest_are_asked_for_whatever_the_judges_setting(
-    judge_server: JudgeServer, picture: Picture
-) -> None:
-    question = Question(
-        "q", (Message("user", ("excellent, good, medium", picture)),), Sampling(1, 1.0), likeliest=5
-    )
-    assert len(reply_to(question, top_logprobs=20).probabilities or {}) == 5
-    [sent] = judge_server.requests
-    wanted = {"logprobs": True, "top_logprobs": 5, "max_tokens": 1, "temperature": 1.0}
-    assert {name: sent.fields[name] for name in wanted} == wanted
 
 
 def test_the_likeliest_are_another_request_and_others_keep_theirs() -> None:

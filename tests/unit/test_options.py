@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import pytest
 
 from imageevalkit.cli.__main__ import _command
-from imageevalkit.cli.command_line import OF_OPTIONS, main, parse
+from imageevalkit.cli.command_line import main, parse
 from imageevalkit.common.errors import UserError
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.options import TABLE, Options, resolve
+from tests.support.extras import needs_extra
 
 
 def options(argv: list[str], **scalars: str) -> Options:
@@ -37,21 +37,12 @@ def test_config_names_and_command_line_precedence() -> None:
     assert (over.eval, over.num_workers) == (True, 2)
 
 
-@pytest.mark.parametrize("word", ["true", "True", "1", "yes", "YES", "on"])
-def test_true_words(word: str) -> None:
-    assert options(["--model_names", "a", "--ds_names", "x", "--parallel", word]).parallel
-
-
-@pytest.mark.parametrize("word", ["false", "False", "0", "no", "off"])
-def test_false_words(word: str) -> None:
-    assert not options(["--model_names", "a", "--ds_names", "x", "--infer", word]).infer
-
-
-def test_parallel_may_be_left_open() -> None:
-    """Empty is neither true nor false, on the command line over config.sh too."""
-    words = ["--model_names", "a", "--ds_names", "x"]
-    assert options(words).parallel is None and options(words, PARALLEL="false").parallel is False
-    assert options([*words, "--parallel", ""], PARALLEL="true").parallel is None
+def test_words_of_truth() -> None:
+    words = dict.fromkeys(["true", "1", "YES", "on"], True) | dict.fromkeys(
+        ["False", "0", "no", "off"], False
+    )
+    for word, truth in words.items():
+        assert options(["--model_names", "a", "--ds_names", "x", "--infer", word]).infer is truth
 
 
 def test_duplicate_models_merge_their_kwargs_sets() -> None:
@@ -72,18 +63,13 @@ def test_quickstart_ignores_configured_names() -> None:
     ("argv", "says"),
     [
         (["--ds_name", "x"], "unknown option '--ds_name' (did you mean '--ds_names'?)"),
-        (["longtext"], "unknown argument 'longtext'"),
         (["--ds_names"], "--ds_names: expected one argument"),
-        (["--ds_names", "--infer", "true"], "--ds_names: expected one argument"),
         (["--model_names", "a", "--ds_names", " ; "], "--ds_names is empty"),
         (["--model_names", "a"], "no benchmarks given"),
         (["--model_names", "a", "--ds_names", "x", "--infer", "ture"], "did you mean 'true'?"),
         (["--model_names", "a", "--ds_names", "x", "--limit", "0"], "whole number of at least 1"),
-        (["--model_names", "a", "--ds_names", "x", "--num_workers", "four"], "whole number"),
         (["--model_names", "a", "--ds_names", "x", "--infer", "no", "--eval", "no"], "nothing to do"),
         (["--model_names", "a;a", "--ds_names", "x", "--custom_model_kwargses", "k=1;k=2"], "named twice"),
-        (["--model_names", "a", "--ds_names", "x", "--missing_items", "zero"], "withhold or official"),
-        (["--model_names", "a", "--ds_names", "x", "--judges", "longtext"], "no benchmark=judge"),
     ],
 )
 def test_errors(argv: list[str], says: str) -> None:
@@ -91,13 +77,6 @@ def test_errors(argv: list[str], says: str) -> None:
         options(argv)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_flags_take_an_optional_truth_value() -> None:
-    base: list[Any] = ["--model_names", "a", "--ds_names", "x"]
-    assert options([*base, "--overwrite"]).overwrite
-    assert not options([*base, "--overwrite", "false"]).overwrite
-    assert [*options(["--overwrite", *base]).models] == ["a"]
 
 
 def test_help_names_every_option_that_a_program_takes_and_no_other(
@@ -116,6 +95,7 @@ def test_help_names_every_option_that_a_program_takes_and_no_other(
     assert shown["--prefetch"] == of["decisive"] | of["own"]
 
 
+@needs_extra("dry_run")
 def test_names_may_be_spelt_with_dashes_and_values_after_an_equals_sign() -> None:
     assert parse(["--model-names=a=b", "--ds_names", "x", "--dry-run"]) == {
         "--model_names": "a=b",
@@ -125,6 +105,7 @@ def test_names_may_be_spelt_with_dashes_and_values_after_an_equals_sign() -> Non
     assert parse(["--limit", "1", "--limit=2"]) == {"--limit": "2"}, "the last one counts"
 
 
+@needs_extra("adopt")
 def test_an_empty_value_takes_back_what_config_sh_says() -> None:
     base = ["--model_names", "a", "--ds_names", "x"]
     assert options(base, REQUESTS_PER_MINUTE="60").requests_per_minute == 60
@@ -142,34 +123,15 @@ def test_a_map_that_is_none_is_told() -> None:
     ("short", "long"),
     [
         ("run --model_names a", "--model_names a"),
-        ("compare a b", "--compare a b"),
-        ("report", "--report"),
         ("report one two --sort_by x", "--report one two --sort_by x"),
-        ("vote a.json b.json", "--votes a.json;b.json"),
-        ("gate old --model_names a", "--gate old --model_names a"),
-        ("list", "--list"),
+        pytest.param("vote a.json b.json", "--votes a.json;b.json", marks=needs_extra("votes")),
     ],
 )
 def test_a_subcommand_is_its_option(short: str, long: str) -> None:
     assert parse(short.split()) == parse(long.split())
 
 
-def test_a_misspelt_subcommand_is_one_line() -> None:
-    with pytest.raises(UserError, match=r"unknown argument 'comapre' \(did you mean 'compare'\?\)"):
-        parse(["comapre", "a", "b"])
-
-
-def test_each_subcommand_has_a_short_help(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for command, option in OF_OPTIONS.items():
-        monkeypatch.setattr("sys.argv", ["options", command, "--help"])
-        main()
-        said = capsys.readouterr().out
-        assert said.startswith(f"usage: bash eval.sh {command}") and option.name in said
-        assert len(said.splitlines()) <= 12
-
-
+@needs_extra("dry_run", "listing", "watch")
 def test_one_command_at_a_time() -> None:
     assert _command({"--list": "false", "--limit": "1"}) is None
     listing = _command({"--list": "true"})

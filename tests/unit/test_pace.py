@@ -29,10 +29,6 @@ def report(file: Path) -> Report:
     return reporting
 
 
-def cells(reader: PaceReader, ended: tuple[str, ...] = ()) -> list[str]:
-    return [pace.progress.cell for pace in reader.read(ended)]
-
-
 def test_a_busy_cell_does_not_hide_another(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: clock[0])
@@ -48,24 +44,6 @@ def test_a_busy_cell_does_not_hide_another(file: Path, monkeypatch: pytest.Monke
     assert {cell: p.done for cell, p in ProgressReader(file).read().items()} == {"m/busy": 16, "m/calm": 1}
 
 
-def test_all_cells_under_way_are_read_in_the_order_of_their_beginning(file: Path, report: Report) -> None:
-    reader = PaceReader(file)
-    assert reader.read() == []
-    report("m/b", 0)
-    report("m/a", 0)
-    report("n/c", 0)
-    assert cells(reader) == ["m/b", "m/a", "n/c"]
-    report("n/c", 1)
-    report("m/b", 3)
-    assert [(p.progress.cell, p.progress.done) for p in reader.read()] == [("m/b", 3), ("m/a", 0), ("n/c", 1)]
-    report("m/b", 10)
-    assert cells(reader) == ["m/a", "n/c"]
-    assert cells(reader, ended=("m/a",)) == ["n/c"], "stopped half-way, as its outcome says"
-    report("m/a", 10)
-    report("n/c", 10)
-    assert cells(reader) == ["n/c"], "the last one stays to be seen"
-
-
 def test_each_cell_has_its_own_rate(file: Path, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
     monkeypatch.setattr(progress_module.time, "time", lambda: clock[0])
@@ -78,18 +56,6 @@ def test_each_cell_has_its_own_rate(file: Path, report: Report, monkeypatch: pyt
     rates = {pace.progress.cell: (pace.rate, pace.eta) for pace in reader.read()}
     assert rates["m/slow"] == (pytest.approx(1), pytest.approx(94))
     assert rates["m/fast"] == (pytest.approx(5), pytest.approx(14))
-
-
-def test_another_attempt_shows_what_it_reports_itself(file: Path, report: Report) -> None:
-    reader = PaceReader(file)
-    report("m/a", 9)
-    report("m/b", 9)
-    assert cells(reader) == ["m/a", "m/b"]
-    reader.start_attempt()
-    assert cells(reader) == []
-    report("m/b", 9)
-    (pace,) = reader.read()
-    assert (pace.progress.cell, pace.rate) == ("m/b", None)
 
 
 def test_money_of_all_cells_adds_up_and_never_falls(file: Path, report: Report) -> None:

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from imageevalkit.api import prices
-from imageevalkit.api.prices import PRICES, cost_of_reply, price_and_estimate, price_of, reported_cost
+from imageevalkit.api.prices import PRICES, cost_of_reply, price_of, reported_cost
 from imageevalkit.api.replies import tokens_of
 from imageevalkit.benchmark.question import Message, Picture, Question, Sampling
 from imageevalkit.common.errors import UserError
 from imageevalkit.common.text import dollars
 from imageevalkit.evaluate.scoring import provenance
+from imageevalkit.extras.dry_run.generation import money
 from imageevalkit.extras.dry_run.questions import effort
-from imageevalkit.generate.estimate import money
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.store import fingerprint as fp
-from imageevalkit.store.cell import REPO, Cell
+from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import items_of
 from imageevalkit.store.jsonl import JsonlWriter
 from imageevalkit.store.states import survey
@@ -43,34 +43,6 @@ WORKED: list[tuple[str, dict[str, Any], float, str]] = [
         },
         (23 * 5 + 1056 * 32) / 1e6,
         "https://github.com/BerriAI/litellm/issues/18541",
-    ),
-    (
-        "gpt-image-1-mini",
-        {"input_tokens": 0, "output_tokens": 1070, "total_tokens": 1070},
-        0.00856,
-        "https://github.com/pollinations/pollinations/pull/4830 (a bill)",
-    ),
-    (
-        "google/gemini-2.5-flash-image",
-        {
-            "completion_tokens": 1299,
-            "prompt_tokens": 6,
-            "total_tokens": 1305,
-            "completion_tokens_details": {"image_tokens": 1290},
-        },
-        0.0387243,
-        "OpenRouter's reply with its own cost, https://github.com/BerriAI/litellm",
-    ),
-    (
-        "google/gemini-3-pro-image-preview",
-        {
-            "prompt_tokens": 1362,
-            "completion_tokens": 1707,
-            "total_tokens": 3069,
-            "completion_tokens_details": {"image_tokens": 1120},
-        },
-        0.144168,
-        "OpenRouter's reply of 2026-08-22 with its own cost",
     ),
     (
         "gemini-3-pro-image",  # thinking is within completion_tokens
@@ -122,16 +94,9 @@ def test_a_reply_costs_what_the_provider_bills(
 @pytest.mark.parametrize(
     ("model", "tokens", "usd"),
     [
-        # https://developers.openai.com/api/docs/guides/image-generation: tokens and prices of 1024x1024
-        ("gpt-image-1.5", 272, 0.009),
         ("gpt-image-1.5", 1056, 0.034),
-        ("gpt-image-1.5", 4160, 0.133),
-        ("gpt-image-1", 272, 0.011),
         ("gpt-image-1", 1056, 0.042),
-        # https://ai.google.dev/gemini-api/docs/pricing: tokens and price of one image
-        ("gemini-2.5-flash-image", 1290, 0.039),
         ("gemini-3.1-flash-image", 1120, 0.067),
-        ("gemini-3-pro-image", 1120, 0.134),
         ("gemini-3-pro-image", 2000, 0.24),
     ],
 )
@@ -139,14 +104,6 @@ def test_documented_tokens_cost_the_documented_price(model: str, tokens: int, us
     price = price_of(model)
     assert price
     assert round(price.cost({"output_tokens": tokens}) or 0, 3) == usd
-
-
-@pytest.mark.parametrize(
-    ("quality", "usd"), [("low", 0.009), ("medium", 0.034), ("auto", 0.133), (None, 0.133)]
-)
-def test_an_estimate_follows_the_quality_asked_for(quality: str | None, usd: float) -> None:
-    price = price_of("gpt-image-1.5")
-    assert price and price.estimate(quality) == usd
 
 
 def test_cached_input_is_cheaper_and_no_kind_gains_by_doubt() -> None:
@@ -167,40 +124,18 @@ def test_cached_input_is_cheaper_and_no_kind_gains_by_doubt() -> None:
     assert price.cost(unsplit) == pytest.approx((1000 * 8 + 100 * 32) / 1e6)
 
 
-@pytest.mark.parametrize("counts", [{}, {"prompt_tokens": 0, "completion_tokens": 0}, {"input_tokens": 9}])
-def test_no_usage_is_unknown_and_not_free(counts: dict[str, int]) -> None:
-    by_token, by_image = price_of("gpt-image-1.5"), price_of("flux-pro-1.1")
-    assert by_token and by_token.cost(counts) is None
-    assert by_image and by_image.cost(counts) == 0.04
-
-
-@pytest.mark.parametrize(
-    ("model", "listed"),
-    [
-        ("gpt-image-1.5", "gpt-image-1.5"),
-        ("gpt-image-1.5-2025-12-16", "gpt-image-1.5"),
-        ("openai/gpt-image-1.5-2025-12-16", "gpt-image-1.5"),
-        ("gpt-image-2.5-flare-2026-09-08", "gpt-image-2.5-flare"),
-        ("google/gemini-3-pro-image-preview", "gemini-3-pro-image"),
-    ],
-)
-def test_snapshots_and_provider_names_are_the_listed_model(model: str, listed: str) -> None:
-    assert price_of(model) == price_of(listed) is not None
+def test_snapshots_and_provider_names_are_the_listed_model() -> None:
+    assert price_of("openai/gpt-image-1.5-2025-12-16") == price_of("gpt-image-1.5") is not None
+    assert price_of("google/gemini-3-pro-image-preview") == price_of("gemini-3-pro-image") is not None
 
 
 @pytest.mark.parametrize(
     "model",
     [
-        "gpt-image",
         "gpt-image-1.5-turbo",
-        "gpt-image-1.55",
         "gpt-image-1.5-2025-13-16",
-        "gpt-image-1.5-vip",
         "reseller/gpt-image-1.5",
-        "google/gpt-image-1.5",
-        "openai/",
         "",
-        "my-model",
     ],
 )
 def test_what_is_only_like_a_listed_model_has_no_price(model: str) -> None:
@@ -228,26 +163,15 @@ def test_a_price_object_of_the_user() -> None:
 @pytest.mark.parametrize(
     ("override", "complaint"),
     [
-        ("0.04", "must be an amount or an object"),
-        (-1, "must be an amount or an object"),
         (float("nan"), "must be an amount or an object"),
-        (True, "must be an amount or an object"),
-        ([1], "must be an amount or an object"),
         ({}, "image_output is missing"),
-        ({"output": 40}, "unknown kind of token 'output'"),
         ({"image_output": "40"}, "image_output must be USD per 1M tokens"),
-        ({"image_output": 40, "estimate": "x"}, "estimate must be USD per image"),
     ],
 )
 def test_a_malformed_price_is_one_clear_line(override: Any, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint) as error:
         price_of("gpt-image-1.5", override)
     assert "\n" not in str(error.value)
-
-
-def test_an_extra_body_that_is_no_object_is_one_clear_line() -> None:
-    with pytest.raises(UserError, match="extra_body must be an object of request parameters, not 'high'"):
-        price_and_estimate("gpt-image-1.5", {"extra_body": "high"})
 
 
 def test_a_local_entry_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,31 +185,6 @@ def test_a_local_entry_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert untouched and untouched.rates["image_output"] == 30
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("{", "is no price table"),
-        ("[]", "is no price table"),
-        ('{"models": {"m": 1}}', "is no price table"),
-        ('{"models": {"m": {}}}', "m: needs either per_image or per_million_tokens"),
-        ('{"models": {"m": {"per_image": "a"}}}', "m: per_image must be USD per image"),
-        ('{"models": {"m": {"per_million_tokens": {"image_output": -1}}}}', "m: image_output must be USD"),
-        (
-            '{"models": {"m": {"per_image": 1, "image_estimate": "x"}}}',
-            "m: estimate must be USD per image",
-        ),
-    ],
-)
-def test_a_malformed_local_table_is_one_clear_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, complaint: str
-) -> None:
-    monkeypatch.setattr(prices, "LOCAL_PRICES", tmp_path / "prices.local.json")
-    (tmp_path / "prices.local.json").write_text(text)
-    with pytest.raises(UserError, match=f"prices.local.json.*{complaint}") as error:
-        price_of("gpt-image-1.5")
-    assert "\n" not in str(error.value)
-
-
 def test_every_listed_price_tells_where_and_when() -> None:
     models = json.loads(PRICES.read_text())["models"]
     for name, entry in models.items():
@@ -297,48 +196,18 @@ def test_every_listed_price_tells_where_and_when() -> None:
         assert 0 < (price.estimate() or 0.01) < 1, "USD, not cents or tokens"
 
 
-def test_local_prices_stay_out_of_the_tree() -> None:
-    assert "/infer/custom_models/prices.local.json" in (REPO / ".gitignore").read_text().splitlines()
-
-
 @pytest.mark.parametrize(
     ("usage", "usd"),
     [
         ({"cost": 0.0387243}, 0.0387243),
-        ({"cost": 0.06, "cost_details": {"upstream_inference_cost": 0.06}, "is_byok": False}, 0.06),
         ({"cost": 0, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.049662}}, 0.049662),
-        ({"cost": 0.001, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.05}}, 0.051),
         ({"cost": 0.001, "is_byok": True}, None),
         ({"cost": 0}, None),
-        ({"cost": "0.1"}, None),
-        ({"cost": True}, None),
         ({"cost": float("nan")}, None),
-        ({}, None),
-        (None, None),
-        ([], None),
     ],
 )
 def test_the_cost_that_a_gateway_reports(usage: Any, usd: float | None) -> None:
     assert reported_cost(usage) == (usd if usd is None else pytest.approx(usd))
-
-
-@pytest.mark.parametrize(
-    ("usd", "text"),
-    [
-        (0, "$0.00"),
-        (0.00001, "<$0.0001"),
-        (0.004, "$0.004"),
-        (0.0042, "$0.0042"),
-        (0.0387, "$0.039"),
-        (0.05, "$0.05"),
-        (0.0996, "$0.10"),
-        (0.1, "$0.10"),
-        (1.24, "$1.24"),
-        (1234.5, "$1,234.50"),
-    ],
-)
-def test_sums_of_money_are_short_and_never_zero_by_rounding(usd: float, text: str) -> None:
-    assert dollars(usd) == text
 
 
 API = {"api": True, "model_path": "gpt-image-1.5"}
@@ -348,32 +217,21 @@ API = {"api": True, "model_path": "gpt-image-1.5"}
     ("setting", "count", "text"),
     [
         (API, 800, "about $106.40 at list prices of 2026-10"),
-        (API | {"model_kwargs": {"quality": "low"}}, 800, "about $7.20 at list prices of 2026-10"),
         (
             API | {"model_kwargs": {"extra_body": {"quality": "low"}}},
             800,
             "about $7.20 at list prices of 2026-10",
         ),
         (API | {"model_kwargs": {"price": 0.04}}, 800, "about $32.00 at the price given"),
-        (API | {"model_kwargs": {"price": {"image_output": 40}}}, 800, "price of one image unknown"),
-        (API | {"model_path": "gpt-image-2.5-flare"}, 800, "price of one image unknown"),
-        (API | {"model_path": "my-model"}, 800, "price unknown"),
         *(
             (API | {"model_kwargs": {"base_url": url}}, 800, "price unknown: the endpoint is on this machine")
             for url in ("http://127.0.0.1:8000/v1", "http://localhost:8000/v1", "http://[::1]:8000/v1")
-        ),
-        (
-            API | {"model_kwargs": {"base_url": "http://127.0.0.1:8000/v1", "price": 0.04}},
-            800,
-            "about $32.00 at the price given",
         ),
         (
             API | {"model_kwargs": {"base_url": "http://gateway.example/v1"}},
             800,
             "about $106.40 at list prices of 2026-10",
         ),
-        (API, 0, ""),
-        ({"model_path": "gpt-image-1.5"}, 800, ""),
     ],
 )
 def test_a_forecast_tells_money(setting: dict[str, Any], count: int, text: str) -> None:
@@ -393,23 +251,13 @@ def test_a_forecast_tells_money(setting: dict[str, Any], count: int, text: str) 
             2000,
             ", about $6.25 at list prices of 2026-05 (up to 50 tokens a reply)",
         ),
-        # 1000 × (1100 · 5 + 1 · 15) / 10⁶
-        (
-            "openai:gpt-4o-2024-05-13",
-            {},
-            1,
-            ", about $5.51 at list prices of 2026-05 (up to 50 tokens a reply)",
-        ),
         (
             "openai:my-judge",
             {"price": {"text_input": 1, "text_output": 10}},
             2000,
             ", about $1.60 at the price given (up to 50 tokens a reply)",
         ),
-        ("openai:my-judge", {}, 2000, ", price unknown"),
         ("openai:gpt-4o-2024-05-13", {"base_url": "http://127.0.0.1:8000/v1"}, 2000, ", price unknown"),
-        ("transformers:qwen3-vl-8b", {}, 2000, ""),
-        ("vllm:qwen3.5-35b-a3b", {}, 2000, ""),
     ],
 )
 def test_a_forecast_tells_what_a_judge_costs(
@@ -426,13 +274,9 @@ def test_a_forecast_tells_what_a_judge_costs(
     ("api", "records", "money"),
     [
         (True, [("ok", 0.25), ("ok", 0.5), ("failed", 0.125)], {"generation_usd": 0.875}),
-        (True, [("ok", 0.0)], {"generation_usd": 0.0}),
         (True, [("ok", 0.25), ("failed", None)], {"generation_usd": 0.25}),
-        (True, [("failed", 0.25)], {"generation_usd": 0.25}),
         (True, [("ok", 0.25), ("ok", None)], {"generation_usd": None, "generation_usd_unpriced": 1}),
-        (True, [("ok", None), ("ok", None)], {"generation_usd": None, "generation_usd_unpriced": 2}),
         (False, [("ok", None), ("ok", None)], {"generation_usd": None}),
-        (True, [], {"generation_usd": None}),
     ],
 )
 def test_a_result_never_takes_an_unknown_price_for_nothing(

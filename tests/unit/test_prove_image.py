@@ -17,7 +17,7 @@ from imageevalkit.common.images import CorruptImage, decode, facts, stored_as, t
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.states import survey_images
 from tests.support.generation import FakeDataset, items
-from tests.support.pngs import chunk, png
+from tests.support.pngs import png
 from utils.check_empty_image import check_images
 
 MODES = ["RGB", "RGBA", "L", "LA", "P", "1", "I;16"]
@@ -54,11 +54,6 @@ def proves(data: bytes) -> bool:
     return True
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_whole_pngs_of_every_mode(mode: str) -> None:
-    assert proves(encoded(picture(mode), "PNG"))
-
-
 def test_one_colour_is_told_from_nearly_one() -> None:
     flat = Image.new("RGB", (300, 200), (12, 250, 3))
     dotted = flat.copy()
@@ -67,7 +62,7 @@ def test_one_colour_is_told_from_nearly_one() -> None:
     assert [stored_as(b"", one).flat for one in pictures] == [True, False, True, False, True]
 
 
-@pytest.mark.parametrize("mode", MODES[:-1])
+@pytest.mark.parametrize("mode", ["RGB", "P"])
 def test_a_thumbnail_shows_the_picture(mode: str) -> None:
     left = Image.new("L", (600, 300), 255)
     left.paste(0, (0, 0, 300, 300))
@@ -81,17 +76,7 @@ def test_a_thumbnail_shows_the_picture(mode: str) -> None:
     assert max(left_half.tobytes()) < 20 and min(right_half.tobytes()) > 235
 
 
-@pytest.mark.parametrize("format", ["PNG", "TIFF"])
-def test_thumbnails_of_16_bits_are_as_bright_as_the_picture(format: str) -> None:
-    values = [0, 30_000, 65_535]
-    row = b"".join(struct.pack("<H", value) * 200 for value in values)
-    wide = Image.frombytes("I;16", (600, 100), row * 100)
-    small = Image.open(io.BytesIO(facts(encoded(wide, format)).thumbnail)).convert("L")
-    seen = [small.getpixel((32 + 64 * n, 16)) for n in range(3)]
-    assert all(isinstance(s, int) and abs(s - v / 257) < 4 for s, v in zip(seen, values, strict=True))
-
-
-@pytest.mark.parametrize("format", ["JPEG", "WEBP", "PNG", "TIFF"])
+@pytest.mark.parametrize("format", ["JPEG", "PNG"])
 def test_thumbnails_are_upright_where_exif_data_turn_the_picture(format: str) -> None:
     turned = Image.Exif()
     turned[ExifTags.Base.Orientation] = 6  # the top is at the right
@@ -105,16 +90,6 @@ def test_thumbnails_are_upright_where_exif_data_turn_the_picture(format: str) ->
         assert blue > 200 > 50 > red and low > 200 > 50 > high
 
 
-@pytest.mark.parametrize("format", ["PNG", "WEBP"])
-def test_what_is_encoded_anew_has_the_thumbnail_of_the_pixels_that_it_has_then(format: str) -> None:
-    """Neither Exif data nor 16 bits are left in it."""
-    turned = Image.Exif()
-    turned[ExifTags.Base.Orientation] = 6
-    sent = picture("I;16") if format == "PNG" else Image.new("RGB", (300, 200), "red")
-    made = images.encoded(facts(encoded(sent, format, exif=turned)), Path("a.jpg"))
-    assert made.thumbnail == facts(encoded(sent.convert("RGB"), "PNG")).thumbnail
-
-
 @pytest.mark.parametrize("format", ["JPEG", "WEBP"])
 def test_other_formats(format: str) -> None:
     data = encoded(picture("RGB"), format)
@@ -122,7 +97,7 @@ def test_other_formats(format: str) -> None:
     assert not proves(data[: len(data) // 2])
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["RGB", "P"])
 def test_every_truncation_is_noticed(mode: str) -> None:
     data = encoded(picture(mode, 9), "PNG")
     assert [n for n in range(len(data)) if proves(data[:n])] == []
@@ -150,13 +125,10 @@ def inflating(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("rows", "whole"),
     [
-        (b"\0" * 13 * 4, True),
         (b"\4" + b"\7" * 12 + b"\0" * 13 * 3, True),
         (b"\0" * 13 * 3, False),  # a row too few
-        (b"\0" * 13 * 2, False),  # half of them
         (b"\0" * 13 * 4 + b"\0", True),  # more than the header promises: every decoder ignores it
         (b"\0" * 39 + b"\5" + b"\0" * 12, False),  # no such filter
-        (b"", False),
     ],
 )
 def test_damage_that_checksums_do_not_show(rows: bytes, whole: bool, tmp_path: Path) -> None:
@@ -176,17 +148,6 @@ def test_damage_that_checksums_do_not_show(rows: bytes, whole: bool, tmp_path: P
     assert state.status == ("generated" if whole else "corrupt")
 
 
-@pytest.mark.usefixtures("inflating")
-def test_compressed_bytes_that_break_in_the_middle() -> None:
-    compressed = zlib.compress(random.Random(0).randbytes(13 * 64))
-    for cut in (10, len(compressed) // 2, len(compressed) - 6):
-        header = struct.pack(">IIBBBBB", 4, 64, 8, 2, 0, 0, 0)
-        body = compressed[:cut] + b"\xff" * (len(compressed) - cut)
-        parts = [chunk(b"IHDR", header), chunk(b"IDAT", body), chunk(b"IEND", b"")]
-        data = b"\x89PNG\r\n\x1a\n" + b"".join(parts)
-        assert proves(data) == decodes(data)
-
-
 # which of the seven passes of Adam7 a pixel belongs to (PNG specification, §8.1)
 ADAM7 = ["16462646", "77777777", "56565656", "77777777", "36463646", "77777777", "56565656", "77777777"]
 
@@ -200,8 +161,7 @@ def interlaced(width: int, height: int) -> list[bytes]:
     return rows
 
 
-@pytest.mark.parametrize("width", [1, 2, 5, 8, 13])
-@pytest.mark.parametrize("height", [1, 3, 4, 9])
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (5, 3), (13, 9)])
 def test_an_interlaced_png_has_the_rows_of_all_its_passes(width: int, height: int) -> None:
     rows = interlaced(width, height)
     whole = png(b"".join(rows), width, height, interlace=1)
@@ -234,32 +194,16 @@ def test_a_png_is_decoded_as_pillow_decodes_it(mode: str) -> None:
         assert ours.info == theirs.info
 
 
-def test_an_interlaced_png_is_decoded_as_pillow_decodes_it() -> None:
-    # of 4 × 4 pixels the passes have 1, 1, 2, 4 and 8; the second and third of the seven have none
-    passes = [(1, 1), (1, 1), (2, 1), (2, 2), (4, 2)]
-    rows = b"".join(
-        b"\0" + bytes(range(n * 16, n * 16 + 3 * width))
-        for n, (width, height) in enumerate(passes)
-        for _ in range(height)
-    )
-    data = png(rows, interlace=1)
-    with Image.open(io.BytesIO(data)) as theirs:
-        assert decode(data).tobytes() == theirs.tobytes()
-
-
 def with_words(size: int, chunk: str) -> bytes:
     """A PNG that holds ``size`` characters in a compressed text chunk, or as many bytes in its colour profile."""
     if chunk == "iCCP":
         return encoded(picture("RGB"), "PNG", icc_profile=bytes(size))
     told = PngInfo()
-    if chunk == "iTXt":
-        told.add_itxt("workflow", "a" * size, zip=True)
-    else:
-        told.add_text("workflow", "a" * size, zip=True)
+    told.add_text("workflow", "a" * size, zip=True)
     return encoded(picture("RGB"), "PNG", pnginfo=told)
 
 
-@pytest.mark.parametrize("chunk", ["zTXt", "iTXt", "iCCP"])
+@pytest.mark.parametrize("chunk", ["zTXt", "iCCP"])
 def test_long_texts_and_profiles_damage_no_png(tmp_path: Path, chunk: str) -> None:
     data = with_words(3 << 20, chunk)
     made = facts(data)
@@ -271,7 +215,7 @@ def test_long_texts_and_profiles_damage_no_png(tmp_path: Path, chunk: str) -> No
     assert images.is_plain(data)
 
 
-@pytest.mark.parametrize("chunk", ["zTXt", "iTXt", "iCCP"])
+@pytest.mark.parametrize("chunk", ["zTXt", "iCCP"])
 def test_a_few_bytes_that_inflate_without_end_are_too_large(chunk: str) -> None:
     data = with_words(17 << 20, chunk)
     assert len(data) < 100_000

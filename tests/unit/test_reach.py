@@ -34,29 +34,7 @@ def test_a_host_without_an_address_is_asked_for_once(monkeypatch: pytest.MonkeyP
     assert asked == ["hub.example"] * 2, "a resolver may be away for a moment"
 
 
-def test_a_resolver_that_comes_back_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([socket.gaierror(-3, "Temporary failure in name resolution"), None])
-
-    def resolve(*_: object) -> None:
-        if error := next(answers):
-            raise error
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    http.check_reach("https://hub.example/")
-
-
 def test_behind_a_proxy_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: pytest.fail("the proxy looks hosts up"))
     http.check_reach("https://hub.example/")
-
-
-def test_no_proxy_and_an_unusable_one_are_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_: asked.append(host))
-    monkeypatch.setenv("HTTPS_PROXY", "socks4://proxy:1080")
-    monkeypatch.setenv("NO_PROXY", "hub.example")
-    http.check_reach("https://hub.example/")
-    assert asked == ["hub.example"]
-    with pytest.raises(CellFailure, match="HTTPS_PROXY: no proxy of the kind 'socks4' can be used"):
-        http.check_reach("https://other.example/")

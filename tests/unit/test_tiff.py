@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import operator
 import random
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +24,7 @@ from imageevalkit.extras.adopt.sources import find_images
 from imageevalkit.judges.api import read_reply
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
-from imageevalkit.store.results import Metric, write_files
+from imageevalkit.store.results import Metric
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
 from tests.support.mirror import KIT, official_folder, official_source, use_official_data
 from tests.support.official_programs import ClientOfOpenAI, request_to, run_program
@@ -110,91 +109,38 @@ def test_published_judgements_give_the_published_table() -> None:
     metrics = Tiff().metrics(published(Tiff()))
     names = [*GROUPS, "basic", "advanced"]
     assert len(TYPES) == 39
-    assert shown(metrics, [f"short/{name}" for name in names]) == [
-        "0.8000",
-        "0.8123",
-        "0.7308",
-        "0.7391",
-        "0.6687",
-        "0.6059",
-        "0.7104",
-        "0.7333",
-        "0.6493",
-        "0.7810",
-        "0.6751",
-    ]
-    assert shown(metrics, [f"long/{name}" for name in names]) == [
-        "0.7700",
-        "0.8376",
-        "0.7425",
-        "0.7462",
-        "0.6214",
-        "0.6186",
-        "0.4299",
-        "0.6333",
-        "0.6679",
-        "0.7834",
-        "0.6520",
-    ]
+    published_means = {
+        "short": "0.8000 0.8123 0.7308 0.7391 0.6687 0.6059 0.7104 0.7333 0.6493 0.7810 0.6751",
+        "long": "0.7700 0.8376 0.7425 0.7462 0.6214 0.6186 0.4299 0.6333 0.6679 0.7834 0.6520",
+    }
+    for wording, means in published_means.items():
+        assert " ".join(shown(metrics, [f"{wording}/{name}" for name in names])) == means
     assert shown(metrics, ["short", "long", "mean_accuracy"]) == ["0.7166", "0.6742", "0.7000"]
-
-
-def test_a_type_is_a_mean_over_questions_and_a_group_one_over_types() -> None:
-    benchmark = Tiff()
-    metrics = benchmark.metrics(
-        Scores(
-            [
-                scored(benchmark, "numeracy", "short", 7, 8),
-                scored(benchmark, "numeracy", "short", 1, 2, 1),
-                scored(benchmark, "negation", "short", 20, 24),
-                scored(benchmark, "differentiation", "short", 24, 25),
-                scored(benchmark, "comparison", "short", 22, 24),
-            ]
-        )
-    )
-    assert shown(metrics, ["short/type/numeracy", "short/reasoning"]) == ["0.8000", "0.8775"]
-    # accuracies with 4 decimals go into a mean officially
-    exact = Tiff(TiffSettings(rules="corrected"))
-    both = [
-        one.metrics(Scores([scored(one, "negation", "short", 20, 24)]))["short/reasoning"].value
-        for one in (benchmark, exact)
-    ]
-    assert both == [0.8333, 20 / 24]
 
 
 def question(count: int) -> Question:
     return ask("questions", "?", data=count)
 
 
-@pytest.mark.slow
 def test_replies_are_read_as_the_official_function_reads_them() -> None:
     source = official_source(*KIT, f"{_EVAL}/eval_with_vlm.py")
     begin, end = source.index("class OutputFormatError"), source.index("def main(")
     space: dict[str, Any] = {"re": re}
     exec(compile(source[begin:end], "official", "exec"), space)
-    draw, pieces = (
-        random.Random(1),
-        [
-            "yes",
-            "No",
-            "YES,",
-            "nope",
-            "1. yes",
-            " no.",
-            "**Yes**",
-            "\n",
-            "\n\n",
-            "\t",
-            "yes\r",
-            "because",
-            ": ",
-            "noé",
-        ],
-    )
     read = 0
-    for _ in range(100_000):
-        reply = "".join(draw.choice(pieces) for _ in range(draw.randint(0, 8)))
-        count = draw.randint(1, 4)
+    replies = (
+        "yes",
+        "YES,\nnope",
+        "1. yes\n no.",
+        "**Yes**\nno",
+        "No\n\nyes",
+        "yes\tno",
+        "yes\r\nno",
+        "noé\nyes",
+        "because: yes",
+        "",
+    )
+    for reply, count in itertools.product(replies, (1, 2)):
         try:
             theirs = space["extract_yes_no"](reply, ["?"] * count)
         except space["OutputFormatError"]:
@@ -205,7 +151,7 @@ def test_replies_are_read_as_the_official_function_reads_them() -> None:
             ours = None
         assert ours == theirs, repr(reply)
         read += ours is not None
-    assert read > 1000
+    assert 5 < read < 15
 
 
 def test_the_template_is_drawn_by_item_and_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,43 +169,6 @@ def test_the_template_is_drawn_by_item_and_attempt(tmp_path: Path, monkeypatch: 
     assert drawn(made[0]) == drawn(made[0])
     names = {"raw_prompt", "raw_prompt_1", "raw_prompt_2"}
     assert {drawn(made[0], n) for n in range(20)} == {drawn(one) for one in made[:20]} == names
-
-
-def test_one_wording_replaces_no_result_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_official_data("tiff", tmp_path, monkeypatch)
-    made = items(Tiff())
-    write_images(made)
-    asked = use_function_judge(lambda question: "yes\n" * question.data, monkeypatch)
-    assert evaluate(Tiff(), made)[0].state == "complete"
-    short = Tiff(TiffSettings(wording="short"))
-    outcome, result = evaluate(short, items(short))
-    assert outcome.state == "complete" and outcome.message.endswith("the result of 554 items stands")
-    assert set(result.headline) == {"short", "long"} and len(asked) == 554
-
-
-def test_which_template_was_drawn_is_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_official_data("tiff", tmp_path, monkeypatch)
-    benchmark = Tiff()
-    made = items(benchmark, 3)
-    write_images(made)
-    replies: dict[str, int] = defaultdict(int)
-
-    def reply(question: Question) -> str:
-        replies[question.item] += 1
-        return "yes\n" * (0 if replies[question.item] < 3 else question.data)
-
-    asked = use_function_judge(reply, monkeypatch)
-    outcome, _ = evaluate(benchmark, made, limit=3)
-    assert outcome.state == "complete" and len(asked) == 9
-    cell = Cell("m", "tiff")
-    records = [json.loads(line) for line in cell.judgements.read_text().splitlines()]
-    drawn = [random.Random(f"{one.id}/{n}").choice(range(3)) for n in range(3) for one in made]
-    names = ["raw_prompt", "raw_prompt_1", "raw_prompt_2"]
-    assert [record["variant"] for record in records] == [names[n] for n in drawn]
-    scores = [json.loads(line) for line in cell.scores.read_text().splitlines()]
-    assert [score["detail"]["template"] for score in scores] == [names[n] for n in drawn[-3:]]
-    # the same wordings are known again
-    assert evaluate(benchmark, made, limit=3)[0].state == "complete" and len(asked) == 9
 
 
 @pytest.mark.parametrize(("rules", "counts"), [("official", True), ("corrected", False)])
@@ -336,14 +245,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("model", "short", "long", "of_types"),
-    [
-        ("sd35", "0.7166", "0.6742", "0.7000"),
-        ("sd3", "0.6765", "0.6622", "0.6731"),
-        ("Janus-Pro", "0.6667", "0.6519", "0.6882"),
-    ],
-)
+@pytest.mark.parametrize(("model", "short", "long", "of_types"), [("sd35", "0.7166", "0.6742", "0.7000")])
 def test_the_authors_published_replies_give_their_table(
     model: str, short: str, long: str, of_types: str
 ) -> None:
@@ -369,59 +271,6 @@ def test_the_authors_published_replies_give_their_table(
     assert {name: json.loads(text) for name, text in files.items()} == judged
 
 
-def test_the_official_summary_of_our_files_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tables go through a workbook officially, whose cells are texts."""
-    pd = pytest.importorskip("pandas")
-    benchmark, tables = Tiff(), dict[str, Any]()
-    folder = tmp_path / "results/m"
-    write_files(folder, benchmark.official_files(published(benchmark)))
-    monkeypatch.setattr(pd.DataFrame, "applymap", pd.DataFrame.map, raising=False)  # gone since pandas 3
-    monkeypatch.setattr(
-        pd.DataFrame, "to_excel", lambda table, writer, sheet_name: tables.update({sheet_name: table})
-    )
-    monkeypatch.setattr(
-        pd, "ExcelWriter", lambda *a, **k: nullcontext(SimpleNamespace(sheets=defaultdict(str)))
-    )
-    monkeypatch.setattr(pd, "read_excel", lambda *names, **how: tables["Accuracy"].astype(float))
-    monkeypatch.setattr(sys, "stdout", sys.stdout)  # the second program leaves another
-    output = tmp_path / "summary.txt"
-    for name, words in {
-        "summary_results": ["--input_dir", str(folder.parent), "--output_excel_name", "a.xlsx"],
-        "summary_dimension_results": ["--input_excel", "a.xlsx", "--output_txt", str(output)],
-    }.items():
-        program = run_program(*KIT, f"{_EVAL}/{name}.py", monkeypatch)
-        program["auto_adjust_col_width"] = program["bold_max_in_each_column"] = lambda *a, **k: None
-        program["print"] = lambda *words: print(*words, file=sys.stdout)
-        monkeypatch.setattr(sys, "argv", [name, *words])
-        program["main"]()
-    theirs = {
-        name: {"short": float(short), "long": float(long)}
-        for name, short, long in re.findall(
-            r"^==== (.+?)(?: - .+)? ====\n.*\n(?:Model .*\n)?m +(\S+) +(\S+)$", output.read_text(), re.M
-        )
-    }
-    metrics = benchmark.metrics(published(benchmark))
-    groups = {
-        "Overall average score of 9 sub-attributes": "",
-        "Basic_Following_Overall": "/basic",
-        **{f"Basic_{name}": f"/{name.lower()}" for name in ("Attribute", "Relation", "Reasoning")},
-        "Advanced_Following_Overall": "/advanced",
-        "Advanced_Attribute+Relation": "/attribute+relation",
-        "Advanced_Attribute+Reasoning": "/attribute+reasoning",
-        "Advanced_Relation+Reasoning": "/relation+reasoning",
-        "Advanced_Text Generation": "/text",
-        "Advanced_Style Control": "/style",
-        "Real_World_Following_Overall": "/real_world",
-        "Real_Complex": "/real_world",
-    }
-    assert theirs.keys() == groups.keys()
-    for name, group in groups.items():
-        # 4 decimals are printed, and of two equally near ones the even one
-        ours = {wording: metrics[f"{wording}{group}"].value for wording in ("short", "long")}
-        assert ours == pytest.approx(theirs[name], abs=0.5001e-4), name
-    assert tables["Accuracy"]["Mean_Accuracy"].item() == shown(metrics, ["mean_accuracy"])[0]
-
-
 def test_corrected_rules_ask_in_the_same_words_without_chance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -437,13 +286,12 @@ def test_corrected_rules_ask_in_the_same_words_without_chance(
         assert {one.pictures[0].media_type for one in asked} == {None}  # what the file is
 
 
-@pytest.mark.parametrize("split", ["testmini", "test"])
 @pytest.mark.parametrize("layout", ["{type}_prompts/{wording}_description", "{type}/m/{wording}_description"])
 def test_images_made_elsewhere_are_found_in_both_layouts(
-    split: Any, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_official_data("tiff", tmp_path, monkeypatch)
-    benchmark = Tiff(TiffSettings(split=split))
+    benchmark = Tiff()
     made, source = items(benchmark, 30), tmp_path / "made"
     expected = {}
     for item in made:

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import datetime
-import decimal
 import json
 import math
 import random
 import sys
-import threading
-import time
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks.trig.benchmark import DIMENSIONS, PAIRS, TrigP2P, TrigS2P, TrigSettings, TrigT2I, trig_score
+from benchmarks.trig.benchmark import DIMENSIONS, PAIRS, TrigP2P, TrigSettings, TrigT2I, trig_score
 from imageevalkit import assets, registry
 from imageevalkit.api.failures import Failure
-from imageevalkit.assets import TableAsset
-from imageevalkit.assets import data as table_data
-from imageevalkit.assets.data import fetch, fetch_table
+from imageevalkit.assets.data import fetch
 from imageevalkit.benchmark.contract import Benchmark, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.common.errors import CellFailure, UserError
-from imageevalkit.extras.adopt.sources import find_images
 from imageevalkit.judges.api import read_reply
-from imageevalkit.plan.benchmarks import checked, choose_benchmark
-from imageevalkit.plan.config import Config
+from imageevalkit.plan.benchmarks import checked
 from tests.support import trig_data
 from tests.support.function_judge import evaluate, items, scores_of, use_function_judge, write_images
 from tests.support.mirror import official_source, shared_mirror
 from tests.support.trig_data import TASKS
-from tests.support.waiting import LONGEST_WAIT
 
 _COMMIT = "e43923c30f7a64f742bc42d7bacc5ebd941412e2"
 GOOD = {"Good": 0.50, "Excellent": 0.30, "Medium": 0.10, "Great": 0.05, "good": 0.03}
@@ -77,14 +66,10 @@ def rated(question: Question, probabilities: dict[str, float] = GOOD) -> Answer:
         (GOOD, 0.804, 0.432, 0.804),
         (TERRIBLE, 0.278, 0.247, 0.025),
         (NOTHING, 0.0, 0.0, None),
-        ({"Terr": 0.6, "Ter": 0.2}, 0.0, 0.0, 0.0),
         ({"ter": 0.9}, 0.0, 0.0, 0.0),
         ({"ex": 0.9, "Terr": 0.1}, 0.9, 0.81, 0.9),
-        ({"Good": 0.0}, 0.0, 0.0, None),
         ({"The": 0.999, "Good": 1e-10}, 0.375, 0.188, None),
-        ({"The": 0.98, "Good": 0.02}, 0.75, 0.75, 0.75),
         ({"The": 0.98, "Good": 0.005, "good": 0.004}, 0.75, 0.417, None),
-        ({}, 0.0, 0.0, None),
     ],
 )
 def test_the_score_of_the_likeliest_tokens(
@@ -110,7 +95,7 @@ def test_scores_are_those_of_the_official_program() -> None:
         random.Random(5),
         ["Excellent", "good", "Medium", "bad", "Terr", "Ter", "ex", "The", " Good", "terr"],
     )
-    for _ in range(2000):
+    for _ in range(100):
         tokens = {name: draw.random() ** 6 for name in draw.sample(names, 5)}
         listed = [SimpleNamespace(token=name, logprob=math.log(p)) for name, p in tokens.items()]
         for rules, confidence in (("official", False), ("paper", True)):
@@ -161,13 +146,10 @@ def test_a_reply_without_probabilities_is_no_score(tmp_path: Path) -> None:
 # data
 
 
-@pytest.mark.parametrize(
-    ("task", "count", "pairs"), [("t2i", 13200, 42), ("p2p", 13500, 45), ("s2p", 13500, 45)]
-)
-def test_the_whole_has_the_sizes_that_are_told(tmp_path: Path, task: str, count: int, pairs: int) -> None:
-    benchmark = local(tmp_path, task, None)
+def test_the_whole_has_the_sizes_that_are_told(tmp_path: Path) -> None:
+    benchmark, count = local(tmp_path, "t2i", None), 13_200
     sizes = Counter(data["pair"] for data in benchmark.chosen)
-    assert (len(benchmark.chosen), len(sizes), TASKS[task]().prompt_count) == (count, pairs, count)
+    assert (len(benchmark.chosen), len(sizes), TrigT2I().prompt_count) == (count, 42, count)
     assert sizes == {pair: size for pair in PAIRS if (size := benchmark.size_of(pair))}
     assert benchmark.prompt_count == 0, "of a file nobody knows before it is read"
     first = Counter(
@@ -193,22 +175,9 @@ def test_what_a_model_is_shown(tmp_path: Path) -> None:
     )
 
 
-def test_the_files_of_source_images_are_not_kept_open(tmp_path: Path) -> None:
-    before = len([*Path("/dev/fd").iterdir()])
-    made = items(local(tmp_path, "p2p", 100))
-    assert len({id(item.input_list[0]) for item in made if item.input_list}) == 100
-    assert len([*Path("/dev/fd").iterdir()]) == before
-
-
 @pytest.mark.parametrize(
     ("settings", "count"),
-    [
-        ({}, 84),
-        ({"pairs": "TA-C_TA-R, D-K_D-A"}, 4),
-        ({"pairs": "TA-C_TA-R;D-K_D-A", "per_pair": 1}, 2),
-        ({"per_pair": {"TA-C_TA-R": 1}}, 83),
-        ({"per_pair": 500}, 84),
-    ],
+    [({}, 84), ({"pairs": "TA-C_TA-R;D-K_D-A", "per_pair": 1}, 2), ({"per_pair": {"TA-C_TA-R": 1}}, 83)],
 )
 def test_pairs_and_counts_are_chosen(tmp_path: Path, settings: dict[str, Any], count: int) -> None:
     benchmark = local(tmp_path, "t2i", **settings)
@@ -218,47 +187,23 @@ def test_pairs_and_counts_are_chosen(tmp_path: Path, settings: dict[str, Any], c
     ]
 
 
-def test_other_items_are_another_evaluator(tmp_path: Path) -> None:
-    one = local(tmp_path, "t2i")
-    assert one.identity == local(tmp_path, "t2i").identity
-    assert one.identity != local(tmp_path, "t2i", pairs="TA-C_TA-R").identity
-    assert one.identity != local(tmp_path, "t2i", rules="paper").identity
-    assert one.identity == local(tmp_path, "t2i", per_pair=2).identity, (
-        "the same items, chosen in other words"
-    )
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         ({"pairs": "TA-C_IQ-R"}, "did you mean 'IQ-R_TA-C'"),
-        ({"pairs": "IQ-R_IQ-R"}, "TRIG has no pair 'IQ-R_IQ-R'"),
-        ({"per_pair": {"D-M_R-E": 1}}, "TRIG has no pair 'D-M_R-E'"),
         (
             {"per_pair": {"D-K_D-A": 1}, "pairs": "TA-C_TA-R"},
             "per_pair counts D-K_D-A, which is not among the pairs",
         ),
         ({"per_pair": 0}, "per_pair is a whole number of at least 1"),
-        ({"per_pair": {"D-K_D-A": -1}}, "per_pair is a whole number of at least 1"),
         (
             {"rules": "papers"},
             "rules must be official or paper or corrected, not 'papers' (did you mean 'paper'?)",
-        ),
-        ({"sources": "x"}, "give prompts, too"),
-        (
-            {"metrics": {"IQ-B": ["niqe"]}},
-            "'IQ-B', which is no dimension of the chosen pairs (did you mean",
-        ),
-        (
-            {"metrics": {"R-T": ["nudenet"]}, "pairs": "IQ-R_TA-C"},
-            "metrics names 'R-T', which is no dimension of the chosen pairs; there: IQ-R, TA-C",
         ),
         (
             {"metrics": {"IQ-A": ["clip_score"]}},
             "IQ-A has no metric 'clip_score' (did you mean 'clipscore'?)",
         ),
-        ({"metrics": {"IQ-A": ["mid"]}}, "'mid' of IQ-A cannot be measured: it compares the images with"),
-        ({"metrics": {"IQ-A": "niqe"}}, "metrics must be"),
     ],
 )
 def test_settings_are_checked_when_the_run_is_planned(given: dict[str, Any], says: str) -> None:
@@ -270,17 +215,9 @@ def test_settings_are_checked_when_the_run_is_planned(given: dict[str, Any], say
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"data_id": "D-M_R-E_1"}, "item 'D-M_R-E_1' is of no pair"),
-        ({"data_id": "IQ-R_IQ-O_../../1"}, "is of no pair"),
-        ({"data_id": 7}, "item 1 of 90: 'data_id' is 7"),
-        ({"dimensions": ["IQ-R", "TA-C"]}, "or not of its dimensions ['IQ-R', 'TA-C']"),
-        ({"dimensions": 3}, "item 1 of 90: 'dimensions' is 3"),
-        ({"dimensions": None}, "item 1 of 90: 'dimensions' is null"),
+        ({"data_id": "IQ-R_IQ-O_../../1"}, "belongs to no pair"),
+        ({"dimensions": ["IQ-R", "TA-C"]}, "or not to its dimensions ['IQ-R', 'TA-C']"),
         ({"dimensions": [["IQ-R"], "IQ-O"]}, "item 1 of 90: 'dimensions.0' is [\"IQ-R\"]"),
-        ({"img_id": 5}, "item 1 of 90: 'img_id' is 5"),
-        ({"prompt": " "}, "item IQ-R_IQ-O_1 lacks its prompt"),
-        ({"item": None}, "item IQ-R_IQ-O_1 names no subject"),
-        ({"img_id": ""}, "item IQ-R_IQ-O_1 names no image"),
         ({"img_id": "gone.png"}, "gone.png is missing; put it there, or correct the setting sources"),
     ],
 )
@@ -305,41 +242,6 @@ def test_a_file_that_is_not_there_or_lacks_a_pair(tmp_path: Path) -> None:
         items(local(tmp_path, "t2i", pairs="R-T_R-B"))
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [({"data": []}, "it holds no list of items"), (["IQ-R"], "item 1 of 1: it is no JSON object")],
-)
-def test_a_file_that_holds_no_items(tmp_path: Path, content: Any, says: str) -> None:
-    file = tmp_path / "t2i.json"
-    file.write_text(json.dumps(content))
-    with pytest.raises(CellFailure) as error:
-        items(TrigT2I(TrigSettings(prompts=str(file))))
-    assert f"is not what it should be ({says}); mend it" in str(error.value)
-
-
-@pytest.mark.parametrize("given", [{"pairs": "IQ-R_TA-C,D-A_R-T"}, {"per_pair": {"R-T_R-B": 3}}])
-def test_pairs_that_the_dataset_has_not_are_refused_when_planned(given: dict[str, Any]) -> None:
-    where = next(iter(given))
-    with pytest.raises(UserError, match=rf"has no item of the pair .*: leave it out of {where}$"):
-        checked(TrigT2I.settings_class, given, "trig-t2i")
-    checked(TrigT2I.settings_class, {**given, "prompts": "own.json"}, "trig-t2i")
-    for other in (TrigP2P, TrigS2P):
-        checked(other.settings_class, given, "trig")
-
-
-def test_the_headline_of_a_file_is_that_of_its_pairs(tmp_path: Path) -> None:
-    benchmark = local(tmp_path, "t2i")
-    path = Path(benchmark.settings.prompts)
-    some = [
-        one for one in json.loads(path.read_text()) if one["data_id"].startswith(("IQ-A_TA-C_", "TA-C_R-B_"))
-    ]
-    path.write_text(json.dumps(some))
-    made = registry.make_benchmark("trig-t2i", {"prompts": str(path)}, TrigT2I.judge)
-    assert [*made.headline] == ["IQ-A", "TA-C", "R-B"]
-    assert isinstance(made, TrigT2I)
-    assert [*made.metrics(scored(with_texts(made)))][:3] == ["IQ-A", "TA-C", "R-B"]
-
-
 # the dataset of the hub
 
 
@@ -351,23 +253,6 @@ def test_the_dataset_needs_prefetch_and_a_local_file_does_not(tmp_path: Path) ->
     given = trig_data.write_local(tmp_path / "data", "t2i", 1)
     texts = ("prompts/judge_prompts.json", "vqascore_prompts.json")
     assert registry.benchmark_files("trig-t2i", given).problems() == [f"{file} is missing" for file in texts]
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_the_dataset_is_the_local_file_in_another_form(tmp_path: Path, task: str) -> None:
-    pytest.importorskip("pyarrow", reason="no pyarrow, which reads Parquet: requirements/parquet.txt")
-    trig_data.write_hub_cache(tmp_path / "home", task, 3)
-    benchmark = with_texts(TASKS[task]())
-    assert benchmark.files().problems(hashes=True) == []
-    own = local(tmp_path, task, 3)
-    ours, theirs = items(benchmark), items(own)
-    assert [item.id for item in ours] == [item.id for item in theirs]
-    assert [item.prompt_sha256 for item in ours] == [item.prompt_sha256 for item in theirs], (
-        "images byte for byte"
-    )
-    assert [item.data for item in ours] == [item.data for item in theirs]
-    assert benchmark.identity == own.identity
-    assert benchmark.files().sha256()["rows.jsonl"]
 
 
 def test_rows_are_trusted_once_and_then_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -392,98 +277,8 @@ def test_rows_are_trusted_once_and_then_known(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "home/hub").rename(tmp_path / "old")
     trig_data.write_hub_cache(tmp_path / "home", "p2p", 2)
     [problem] = fetch(files, shared_mirror())
-    assert "gives other rows than when it was first fetched" in problem and str(record_of(rows)) in problem
+    assert "has other rows than at the first download" in problem
     assert not image.exists() and not list(benchmark.data.glob(".*.part"))
-    record_of(rows).unlink()
-    with_texts(benchmark)
-    assert len(TrigP2P().chosen) == 90
-
-
-def record_of(rows: Path) -> Path:
-    return TableAsset(rows.name, "org/trig", (), "MIT").record(rows.parent)
-
-
-def test_without_a_copy_of_the_cache_nothing_is_made(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow", reason="no pyarrow, which reads Parquet: requirements/parquet.txt")
-    [problem] = fetch(TrigT2I().files(), shared_mirror())
-    assert "TRIG-bench/TRIG is not in the cache" in problem
-    folder = tmp_path / "home/hub/datasets--TRIG-bench--TRIG"
-    trig_data.write_hub_cache(tmp_path / "home", "t2i", 1)
-    [damaged, _] = sorted(folder.rglob("*.parquet"))
-    damaged.write_bytes(b"PAR1 and no more")
-    [problem] = fetch(TrigT2I().files(), shared_mirror())
-    assert "text_to_image-00000-of-00002.parquet, row 0" in problem and "\n" not in problem
-    assert not (TrigT2I().data / "rows.jsonl").exists()
-
-
-def one_row(folder: Path, **columns: Any) -> TableAsset:
-    """A dataset in the cache with one row of these columns."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    repo = folder / "hub/datasets--org--one"
-    (repo / f"snapshots/{trig_data.COMMIT}").mkdir(parents=True)
-    (repo / "refs").mkdir()
-    (repo / "refs/main").write_text(trig_data.COMMIT)
-    pq.write_table(pa.Table.from_pylist([columns]), repo / f"snapshots/{trig_data.COMMIT}/a.parquet")
-    return TableAsset("rows.jsonl", "org/one", ("*.parquet",), "MIT")
-
-
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        (datetime.datetime(2025, 7, 1), "column image holds a datetime, which JSON does not"),
-        ({"of": [decimal.Decimal("1.5")]}, "column image.of holds a Decimal, which JSON does not"),
-        (b"no image at all", "column image: "),
-        ({"bytes": trig_data.image_bytes("1.jpg")[:-300], "path": "1.jpg"}, "column image: "),
-        ([trig_data.image_bytes("2.png")[:-40]], "column image: "),
-    ],
-)
-def test_a_cell_that_cannot_be_kept_is_one_line(tmp_path: Path, value: Any, says: str) -> None:
-    pytest.importorskip("pyarrow", reason="no pyarrow, which reads Parquet: requirements/parquet.txt")
-    asset = one_row(tmp_path / "home", image=value)
-    with pytest.raises(CellFailure) as error:
-        fetch_table(asset, tmp_path / "data", download_allowed=False)
-    assert f"a.parquet, row 1: {says}" in str(error.value) and "\n" not in str(error.value)
-    assert not (tmp_path / "data/rows.jsonl").exists()
-
-
-def test_images_may_be_plain_bytes_and_in_lists(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow", reason="no pyarrow, which reads Parquet: requirements/parquet.txt")
-    jpg, png = trig_data.image_bytes("1.jpg"), trig_data.image_bytes("2.png")
-    asset = one_row(tmp_path / "home", image=jpg, more=[{"bytes": png, "path": "2.png"}], n=1.5, no=None)
-    fetch_table(asset, tmp_path / "data", download_allowed=False)
-    row = json.loads((tmp_path / "data/rows.jsonl").read_text())
-    assert (row["n"], row["no"]) == (1.5, None)
-    assert (tmp_path / "data" / row["image"]).read_bytes() == jpg
-    assert [(tmp_path / "data" / name).read_bytes() for name in row["more"]] == [png]
-
-
-def test_two_that_want_the_same_rows_both_have_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyarrow", reason="no pyarrow, which reads Parquet: requirements/parquet.txt")
-    asset = one_row(tmp_path / "home", image=trig_data.image_bytes("1.jpg"))
-    data, read, begun, go_on = tmp_path / "data", table_data._rows, threading.Event(), threading.Event()
-
-    def rows(file: Path, folder: Path) -> Iterator[dict[str, Any]]:
-        for row in read(file, folder):
-            begun.set()
-            go_on.wait(LONGEST_WAIT)
-            yield row
-
-    monkeypatch.setattr(table_data, "_rows", rows)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(fetch_table, asset, data, download_allowed=False)
-        begun.wait(LONGEST_WAIT)
-        second = pool.submit(fetch_table, asset, data, download_allowed=False)
-        time.sleep(0.3)  # so that it waits for the first
-        go_on.set()
-        first.result(LONGEST_WAIT), second.result(LONGEST_WAIT)
-    assert not asset.problem(data, hashes=True)
-    assert sorted(path.name for path in data.iterdir()) == [
-        ".rows.jsonl.fetched.json",
-        "images",
-        "rows.jsonl",
-    ]
 
 
 def test_who_lacks_the_reader_of_parquet_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,13 +308,12 @@ def test_the_judge_sees_the_words_then_the_image(tmp_path: Path, task: str) -> N
         assert (question.name, question.likeliest, question.sampling.temperature) == (dimension, 5, 1.0)
 
 
-@pytest.mark.parametrize(("task", "pictures"), [("t2i", 1), ("p2p", 2), ("s2p", 2)])
-def test_corrected_the_judge_sees_the_source_too(tmp_path: Path, task: str, pictures: int) -> None:
-    benchmark = with_texts(local(tmp_path, task, rules="corrected"))
+def test_corrected_the_judge_sees_the_source_too(tmp_path: Path) -> None:
+    benchmark = with_texts(local(tmp_path, "p2p", rules="corrected"))
     item = items(benchmark)[0]
     image = Picture(item.path, "ab" * 32)
     for question in benchmark.questions(item, image, {}):  # type: ignore[arg-type]
-        assert len(question.pictures) == pictures and question.pictures[-1] == image
+        assert len(question.pictures) == 2 and question.pictures[-1] == image
         assert question.pictures[:-1] == tuple(benchmark.sources(item))
 
 
@@ -551,22 +345,6 @@ def test_a_dimension_is_the_mean_of_its_samples_and_pairs_stand_beside_it(tmp_pa
     assert len([name for name in metrics if "/" in name]) == 84
     zeros, terrible = benchmark.notes(scores)
     assert zeros.startswith("82 of 166 ratings are 0") and terrible.startswith("in 75 of 166 ratings")
-
-
-def test_a_prompt_in_several_pairs_is_one_to_the_interval(tmp_path: Path) -> None:
-    benchmark = with_texts(local(tmp_path, "t2i", 12))
-    made = items(benchmark)
-    apart = scores_of(
-        benchmark, made, lambda q: rated(q, {"Good": 1.0} if int(q.item[-1]) % 2 else {"Bad": 1.0})
-    )
-    metric = benchmark.metrics(apart)["R-B"]
-    # each of its 7 pairs begins with another dimension, so that no prompt is in two of them
-    assert metric.n == 84 and metric.interval
-    width = metric.interval[1] - metric.interval[0]
-    for one in apart.items:
-        one.item.data["prompt"] = one.item.data["prompt"].partition(" that ")[0]  # type: ignore[index]
-    merged = benchmark.metrics(apart)["R-B"].interval
-    assert merged and merged[1] - merged[0] > 1.5 * width, "of twelve prompts less is known than of 84"
 
 
 def test_official_files_are_what_the_official_programs_read(tmp_path: Path) -> None:
@@ -642,53 +420,6 @@ def test_other_metrics_stand_beside_trigscore_which_stays_what_it_is(tmp_path: P
     assert files["scores_by_pair.json"] == json.loads(plain.official_files(before)["scores_by_pair.json"])
 
 
-def test_other_metrics_leave_the_requests_of_the_judge_alone(tmp_path: Path) -> None:
-    plain = with_texts(local(tmp_path, "p2p", pairs="IQ-A_TA-C,IQ-O_R-T"))
-    benchmark = with_texts(local(tmp_path, "p2p", pairs="IQ-A_TA-C,IQ-O_R-T", metrics=ZOO))
-    assert benchmark.prompts == plain.prompts and benchmark.identity != plain.identity
-    item = next(one for one in items(benchmark) if one.data["pair"] == "IQ-A_TA-C")
-    image = Picture(tmp_path, "ab" * 32)
-    asked = {one.name: one for one in benchmark.questions(item, image, {})}  # type: ignore[arg-type]
-    assert [*plain.questions(item, image, {})] == [asked.pop("IQ-A"), asked.pop("TA-C")]  # type: ignore[arg-type]
-    prompt = item.data["prompt"]
-    words = f'Does this figure show "{prompt}"? Please answer yes or no.'
-    assert {name: one.messages[-1].parts for name, one in asked.items()} == {
-        "aesthetic_predictor": (image,),
-        "niqe": (image,),
-        "clipscore": (image, prompt),
-        "vqascore_gpt": (words, image),
-        "vqascore_llava": (words, image),
-    }
-    gpt, llava = asked["vqascore_gpt"], asked["vqascore_llava"]
-    assert (gpt.likeliest, gpt.sampling.max_tokens, gpt.sampling.temperature) == (2, 1, 1.0)
-    assert llava.messages[0].role == "system" and "curious" in str(llava.messages[0].parts[0])
-    asks_judge = {name for name, measurer in benchmark.measurers.items() if not measurer.name}
-    assert asks_judge == {"IQ-A", "TA-C", "IQ-O", "R-T", "vqascore_gpt"} and plain.measurers == {}
-
-
-@pytest.mark.parametrize(
-    ("metrics", "environment", "gpu"),
-    [
-        ({}, "", False),
-        ({"IQ-A": ["niqe"]}, "", False),
-        ({"R-T": ["nudenet"]}, "trig-t2i", False),
-        ({"TA-C": ["clipscore"]}, "trig-t2i", True),
-        ({"TA-C": ["vqascore_gpt"]}, "", False),
-    ],
-)
-def test_other_metrics_take_what_they_need(
-    tmp_path: Path, metrics: dict[str, Any], environment: str, gpu: bool
-) -> None:
-    given = {**trig_data.write_local(tmp_path / "data", "t2i", 1), "metrics": metrics}
-    judge = "openai:Qwen/Qwen2.5-VL-7B-Instruct"
-    choice = choose_benchmark(config := Config(), "trig-t2i", judge, ds_kwargs=given)
-    # before anything is fetched
-    assert choice.environment(config) == environment and choice.uses_encoders == gpu
-    assert bool(choice.own_assets) == bool(
-        {"niqe", "clipscore"} & {name for names in metrics.values() for name in names}
-    )
-
-
 def test_a_failed_request_is_never_a_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     benchmark = with_texts(local(tmp_path, "t2i", pairs="IQ-R_TA-C,D-K_D-A"))
     made = items(benchmark)
@@ -700,22 +431,3 @@ def test_a_failed_request_is_never_a_score(tmp_path: Path, monkeypatch: pytest.M
     assert outcome.state == "incomplete" and result.coverage.judge_failed == 1
     assert result.headline == [] and result.metrics["TA-C"].value == 0, "of the one that was rated"
     assert result.evaluator.id.split("/")[-2] == "official"
-
-
-def test_images_in_the_official_layout_are_found(tmp_path: Path) -> None:
-    made = items(local(tmp_path, "t2i", 1))
-    folder = tmp_path / "official/data/output/t2i/flux"
-    folder.mkdir(parents=True)
-    for item in made:
-        (folder / f"{item.data['data_id']}.png").touch()
-    found = find_images(folder, made, [])
-    assert {id: place.path for id, place in found.items()} == {
-        item.id: folder / f"{item.data['data_id']}.png" for item in made
-    }
-
-
-def test_names_and_judges_are_what_the_listing_shows() -> None:
-    for benchmark in (TrigT2I(), TrigP2P(), TrigS2P()):
-        assert benchmark.judge == "vllm:Qwen/Qwen2.5-VL-7B-Instruct" and benchmark.judge in benchmark.official
-        assert [*benchmark.headline] == [*DIMENSIONS]
-    assert TrigT2I(TrigSettings(pairs="IQ-R_TA-C,D-K_R-B", per_pair=300)).prompt_count == 500

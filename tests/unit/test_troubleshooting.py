@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 
 from imageevalkit.store.cell import REPO
+from tests.support.extras import needs_extra
 
 _FOLDERS = ("imageevalkit", "infer", "benchmarks", "eval_models")
 _PAGES = ("docs/troubleshooting.md", "docs/troubleshooting.zh.md")
@@ -25,6 +26,7 @@ def code() -> str:
     return re.sub(r"""["']\n\s*f?["']""", "", "\n".join(path.read_text(encoding="utf-8") for path in files))
 
 
+@needs_extra("adopt", "batch", "serve")  # they print some of the messages
 @pytest.mark.parametrize("message", messages(_PAGES[0]))
 def test_each_message_is_in_the_code(message: str) -> None:
     missing = [part for part in message.split("…") if part.strip(" '`(),") and part not in code()]

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.unigenbench.benchmark import LANGUAGES, UniGenBench, UniGenBenchSettings
+from benchmarks.unigenbench.benchmark import UniGenBench, UniGenBenchSettings
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.common.images import sha256_file
@@ -30,7 +30,7 @@ from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from imageevalkit.store.results import read_result
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
-from tests.support.mirror import KIT, official_source, use_official_data
+from tests.support.mirror import KIT, use_official_data
 from tests.support.official_programs import ClientOfOpenAI, request_to, run_program
 
 _EVAL = "benchmarks/UniGenBench/eval"
@@ -47,10 +47,10 @@ def question(count: int) -> Question:
     return ask("points", "?", data=count)
 
 
-def scored(benchmark: UniGenBench, images: list[tuple[list[str], str]]) -> Scores:
-    """Of images with such test points and replies, four to a prompt."""
+def scored(benchmark: UniGenBench, images: list[tuple[list[str], str]], first: int = 0) -> Scores:
+    """Of images with such test points and replies, four to a prompt; ``first`` is the number of the first one."""
     found = []
-    for n, (names, text) in enumerate(images):
+    for n, (names, text) in enumerate(images, first):
         id = f"test_prompts_en/samples/{n // 4}_{n % 4}"
         data = {"language": "en", "index": n // 4, "theme": "Art", "points": names, "descriptions": names}
         item = Item(id, Cell("m", "unigenbench").folder / f"{id}.png", 3449, "two pandas", None, data)
@@ -95,46 +95,27 @@ def test_points_are_pooled_over_images() -> None:
     assert benchmark.metrics(scored(benchmark, []))["en"].value is None
 
 
-def test_the_whole_is_the_mean_of_the_ten() -> None:
-    benchmark = UniGenBench(UniGenBenchSettings(language="en"))
-    images = [([name], reply([int(n < 7)])) for n, name in enumerate(LANGUAGES["en"].primary)]
-    assert benchmark.metrics(scored(benchmark, images))["en"].value == pytest.approx(70.0)
-
-
 class AskedAgain(BaseException):
-    """What no official program catches."""
+    """An exception that no official program catches."""
 
 
-@pytest.mark.slow
 def test_replies_are_read_as_the_official_programs_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw, replies = random.Random(3), dict[tuple[str, int], None]()
-    scores = ["1", "0", "0.5", "'1'", "True", "None", "[1]", "1.0", "1e999", "{1}", "2", "x", "b'1'"]
     analyses = [
-        "'seen'",
-        '"it\'s red"',
-        "'null, {x}'",
-        "'两只\\n'",
-        "''",
-        "'😀'",
-        r"'\ud83d'",
-        "None",
-        "true",
-        "'a' 'b'",
-        "1",
-        "no",
+        "['seen']",
+        "['null, {x}']",
+        "['两只\\n']",
+        r"['\ud83d']",
+        "('a')",
+        "[None]",
+        "[no]",
+        "['a', 'b']",
     ]
-    for _ in range(100_000):
-        count, lists = draw.randint(1, 3), []
-        for values, usual in ((analyses, 5), (scores, 2)):
-            likely = values[:usual] if draw.random() < 0.8 else values
-            length = count if draw.random() < 0.9 else draw.randint(0, 4)
-            inner = draw.choice([", ", ",", ",\n"]).join(draw.choice(likely) for _ in range(length))
-            brackets = draw.choice(["[]", "[]", "[]", "()", "{}", "[)"])
-            lists.append(f"{brackets[0]}{inner}{brackets[1]}")
-        text = f"<analysis>{lists[0]}</analysis>{draw.choice(['', 'so: '])}<score> {lists[1]}\n</score>"
-        if draw.random() < 0.1:
-            text = text.replace(draw.choice(["</score>", "<score>", "<analysis>", "\n"]), "<score>")
-        replies[text, count] = None  # of equal ones one is enough
+    scores = ["1", "0", "0.5", "'1'", "True", "None", "[1]", "1e999", "{1}", "2", "x", "b'1'", "1,0"]
+    lists = [*itertools.product(analyses, ["[1]", "(0)"]), *(("['seen']", f"[{score}]") for score in scores)]
+    lists.append(("['a', 'b']", "[1, 0]"))
+    texts = [f"<analysis>{one}</analysis>so: <score> {other}\n</score>" for one, other in lists]
+    texts += [texts[0].replace(part, "<score>") for part in ("</score>", "<analysis>")]
+    replies = [*itertools.product(texts, (1, 2))]
 
     said: list[str] = []
 
@@ -169,7 +150,7 @@ def test_replies_are_read_as_the_official_programs_read_them(monkeypatch: pytest
             assert error.final == (n in accepted), text
         assert ours == [counts[f"{n} {k}"] for k in range(count) if f"{n} {k}" in counts], text
         read += bool(ours)
-    assert read > 10_000
+    assert 10 < read < len(replies) / 2
 
 
 def test_no_reply_is_asked_for_after_one_that_the_official_program_accepts(
@@ -201,29 +182,7 @@ def test_no_reply_is_asked_for_after_one_that_the_official_program_accepts(
     assert found == [(7, 1, 6), (7, 1, 6), (13, 7, 0), (13, 7, 0)]
 
 
-def test_empty_replies_that_took_all_tokens_are_asked_for_again_and_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_official_data("unigenbench", tmp_path, monkeypatch)
-    benchmark = UniGenBench(UniGenBenchSettings(language="en"))
-    made = items(benchmark, 2)
-    write_images(made)
-    lists = reply([1] * len(made[1].data["points"]))
-
-    def say(asked: Question) -> Answer:
-        text = "" if asked.item == made[0].id or asked not in found else lists
-        found.append(asked)
-        return Answer(asked, text, tokens={"input": 1000, "output": 4096})
-
-    found = list[Question]()
-    use_function_judge(say, monkeypatch)
-    for _ in range(2):  # the second run finds all on record
-        _, result = evaluate(benchmark, made)
-        assert (len(found), result.coverage.judged, result.coverage.unparsed) == (11 + 2, 1, 1)
-
-
-@pytest.mark.parametrize("finish", ["stop", "length", "content_filter"])
-@pytest.mark.parametrize("content", ["", None])
+@pytest.mark.parametrize(("content", "finish"), [("", "length"), (None, "content_filter")])
 def test_a_reply_without_content_is_asked_for_again(
     content: str | None, finish: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,40 +203,19 @@ def test_a_reply_without_content_is_asked_for_again(
     assert (len(client.asked), row["result_json"]["score"]) == (2, [1])
 
 
-@pytest.mark.slow
 def test_a_reply_that_stops_the_official_program_leaves_no_official_score() -> None:
     benchmark = UniGenBench(UniGenBenchSettings(language="en"))
-    lists = reply([1, 0]), reply([True, True]), "<analysis>['', '']</analysis><score>[b'', b'']</score>"
-    half_an_emoji = lists[0].replace("seen", r"\ud83d"), f"\ud83d{lists[0]}"
-    for text, is_counted in zip((*lists, *half_an_emoji, "\ud83d"), (True, True, *[False] * 4), strict=True):
-        metrics = benchmark.metrics(scored(benchmark, [*IMAGES * 299, *IMAGES[:7], (ROW_X, text)]))
+    others = scored(benchmark, [*IMAGES * 299, *IMAGES[:7]]).items
+    stops = "<analysis>['', '']</analysis><score>[b'', b'']</score>"
+    for text, is_counted in ((reply([1, 0]), True), (stops, False), ("\ud83d", False)):
+        last = scored(benchmark, [(ROW_X, text)], len(others)).items
+        metrics = benchmark.metrics(Scores([*others, *last]))
         assert (metrics["en_official"].value is not None) == is_counted, text
         assert metrics["en"].value is not None
 
 
-def test_the_official_program_counts_our_file(tmp_path: Path) -> None:
-    pd = pytest.importorskip("pandas")
-    source = official_source(*KIT, "benchmarks/UniGenBench/eval/calculate_score.py")
-    benchmark = UniGenBench(UniGenBenchSettings(language="en"))
-    made = scored(benchmark, IMAGES)
-    file = tmp_path / "samples_en.csv"
-    file.write_text(benchmark.official_files(made)["samples_en.csv"], encoding="utf-8")
-    out: list[str] = []
-    space = {"print": lambda *words: out.append(" ".join(map(str, words)))}
-    code = source.replace('"./results/flux_output.csv"', repr(str(file)))
-    exec(compile(code, "official", "exec"), space)
-    theirs = dict(re.findall(r"- (.+?): \d+/\d+ = ([\d.]+)%", "\n".join(out)))
-    ours = {
-        name.removeprefix("en/"): f"{metric.value:.2f}"
-        for name, metric in benchmark.metrics(made).items()
-        if "/" in name
-    }
-    assert {name.strip(): value for name, value in theirs.items()} == ours
-    assert len(pd.read_csv(file)) == 8
-
-
 def judged_row(language: str, item: Item) -> tuple[Any, ...]:
-    """What an official program is told of an image, but for the judge."""
+    """Returns the input of an official program for an image, without the judge's reply."""
     data = item.data
     return data["index"], item.prompt, data["points"], data["descriptions"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,9 +91,9 @@ def _score(binary: bool, ranks: np.ndarray, shift: np.ndarray) -> np.ndarray:
     return found
 
 
-def try_out(setting: Setting, draws: int, seed: int = 1) -> Found:
+def try_out(setting: Setting, draws: int) -> Found:
     """Returns the outcome of ``draws`` simulated runs, each in rounds."""
-    rng, used, agree, told = np.random.default_rng(seed), 0.0, 0, 0
+    rng, used, agree, told = np.random.default_rng(1), 0.0, 0, 0
     shares = _SHARES if setting.groups else [1.0]
     for _ in range(draws):
         given, groups = draw(setting, rng)
@@ -112,24 +112,14 @@ def try_out(setting: Setting, draws: int, seed: int = 1) -> Found:
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [
-        Setting(True, 553, 0.0, 0.5),
-        Setting(False, 553, 0.0, 0.5),
-        Setting(True, 553, 0.0, 0.5, groups=True),
-    ],
-    ids=str,
+    "setting", [Setting(False, 553, 0.0, 0.5), Setting(True, 553, 0.0, 0.5, groups=True)], ids=str
 )
 def test_of_equal_models_at_most_5_percent_get_a_verdict(setting: Setting) -> None:
     found = try_out(setting, 60)
     assert found.told <= 0.05 and found.agree >= 0.95
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [Setting(False, 1000, 0.05, 0.3), Setting(False, 553, 0.05, 0.5), Setting(True, 2000, 0.1, 0.5)],
-    ids=str,
-)
+@pytest.mark.parametrize("setting", [Setting(False, 1000, 0.05, 0.3), Setting(True, 2000, 0.1, 0.5)], ids=str)
 def test_5_percent_apart_the_winner_is_known_after_40_percent_of_the_images(setting: Setting) -> None:
     found = try_out(setting, 20)
     assert found.used <= 0.4 and found.agree >= 0.95 and found.told >= 0.9
@@ -159,25 +149,6 @@ def test_an_item_without_a_score_counts_as_the_worst_for_either_verdict() -> Non
     assert verdict(np.full(100, np.nan), 1000).first_is_better is None
 
 
-def test_of_several_headline_metrics_each_needs_more() -> None:
-    assert verdict(np.zeros(5), 9).needed == pytest.approx(40)
-    assert verdict(np.zeros(5), 9, tests=3).needed == pytest.approx(120)
-
-
-def test_a_score_beyond_its_scale_has_no_verdict() -> None:
-    with pytest.raises(ValueError, match="beyond its scale"):
-        verdict(np.array([0.5, 1.5]), 10)
-
-
-def test_rounds_grow_to_all_items() -> None:
-    for total in (5, 30, 36, 200, 1000):
-        asked = [first_round(total)]
-        while asked[-1] < total:
-            asked.append(next_round(asked[-1], total))
-        assert asked == sorted(set(asked)) and len(asked) <= 12
-    assert first_round(1000) == 100 and next_round(100, 1000) == 125
-
-
 def test_images_of_one_prompt_are_drawn_together_and_the_same_for_every_model(tmp_path: Path) -> None:
     def items(model: str) -> list[Item]:
         names = [f"{prompt}_{n}" for n in range(2) for prompt in range(20)]
@@ -203,8 +174,6 @@ def write_partial(
     model: str,
     values: Mapping[str, float],
     asked: int,
-    benchmark: str = "x",
-    prompts: Callable[[str], str] = "a picture of {}".format,
     **more: Any,
 ) -> None:
     """As a run that asked for so many of 400 items leaves it; what has no value was refused."""
@@ -212,7 +181,7 @@ def write_partial(
     counts = {"expected": TOTAL, "generated": judged, "judged": judged, "refused": asked - judged}
     none = dict.fromkeys(("failed", "blank", "corrupt", "unparsed", "judge_failed"), 0)
     fields = {"coverage": {**none, **counts, "unasked": TOTAL - asked}, "state": "partial", **more}
-    write_scored(Cell(model, benchmark), values, more=fields, prompts=prompts)
+    write_scored(Cell(model, "x"), values, more=fields)
 
 
 def of_two(better: float, asked: int) -> tuple[dict[str, float], dict[str, float]]:
@@ -220,8 +189,8 @@ def of_two(better: float, asked: int) -> tuple[dict[str, float], dict[str, float
     return first, {f"p/{n:03}": float(n % 10 < 5) for n in range(asked)}
 
 
-def seen(benchmark: str = "x") -> Look:
-    found = look(Cell("a", benchmark), Cell("b", benchmark), print)
+def seen() -> Look:
+    found = look(Cell("a", "x"), Cell("b", "x"), print)
     assert found
     return found
 
@@ -233,7 +202,7 @@ def test_a_look_settles_each_metric_by_the_items_that_both_have() -> None:
     assert (found.asked, found.total, found.both, found.is_settled) == (100, TOTAL, 100, True)
     [(winner, items)] = found.better(("a", "b")).values()
     assert winner == "a" and 10 < items <= 100
-    assert f"100 of 400 items: accuracy: a > b, settled after {items}" in found.told(("a", "b"))
+    assert f"100 of 400 items: accuracy: a > b, settled after {items}" in found.summary(("a", "b"))
 
 
 def test_refused_items_hold_a_verdict_back() -> None:
@@ -246,26 +215,6 @@ def test_refused_items_hold_a_verdict_back() -> None:
     Cell("b", "x").scores.write_text("".join(f"{json.dumps(one)}\n" for one in [*records, *lost]))
     found = seen()
     assert found.both == 50 and not found.is_settled
-
-
-def test_what_is_no_mean_over_items_is_told_and_all_items_are_needed() -> None:
-    for model, values in zip(("a", "b"), of_two(0.4, 100), strict=True):
-        write_partial(model, values, 100)
-        path = Cell(model, "x").scores
-        path.write_text(path.read_text().replace(", 1]]", ", 2]]"))
-    assert seen().unfit == "accuracy: its items weigh differently, so that all items are needed"
-
-
-def test_prompts_with_different_numbers_of_images_need_all_items() -> None:
-    def looked(prompt_of: Callable[[int], int]) -> Look:
-        for model, values in zip(("a", "b"), of_two(0.4, 99), strict=True):
-            write_partial(model, values, 99, prompts=lambda item: f"p{prompt_of(int(item[2:]))}")
-        return seen()
-
-    assert looked(lambda n: n // 2).is_settled, "the last prompt is cut by the draw"
-    uneven = looked(lambda n: n // 4 * 2 + (n % 4 > 0))
-    assert uneven.unfit == "accuracy: its prompts have 1 to 3 images each, so that all items are needed"
-    assert not uneven.is_settled
 
 
 def test_a_partial_result_ranks_with_no_other() -> None:
@@ -303,19 +252,11 @@ def test_the_two_models_are_named_with_vs() -> None:
     ("words", "said"),
     [
         (["a"], "'a' names no two models"),
-        (["a vs "], "names no two models"),
-        (["a vs b vs c"], "names no two models"),
         (["a vs a"], "names 'a' twice"),
         (["a vs c"], "'c', which is no model of this run"),
         (["a vs b", "--model_names", "a;b;c"], "this run has 'c' too"),
-        (["a vs b", "--batch"], "does not go with --batch"),
         (["a vs b", "--launcher", "slurm"], "does not go with --launcher slurm"),
-        (["a vs b", "--launcher", "export"], "does not go with --launcher export"),
-        (["a vs b", "--missing_items", "official"], "does not go with --missing_items official"),
-        (["a vs b", "--gate", "x.zip"], "does not go with --gate"),
         (["a vs b", "--infer", "false"], "leave out --infer false"),
-        (["a vs b", "--rescore"], "leave out --rescore"),
-        (["a vs b", "--images", "there"], "leave out --images"),
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(words: list[str], said: str) -> None:

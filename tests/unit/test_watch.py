@@ -1,4 +1,4 @@
-"""What does not go with ``--watch``."""
+"""Options that exclude ``--watch``."""
 
 from __future__ import annotations
 
@@ -19,19 +19,12 @@ from imageevalkit.plan.options import Options
     [
         ({"launcher": "slurm"}, "--launcher: --watch runs jobs on this machine"),
         ({"models": {"run": {}, "other": {}}}, "--watch watches the checkpoints of one model"),
-        ({"models": {"run@5": {}}}, "without a step"),
         ({"infer": False}, "--watch makes images"),
-        ({"use_api": True}, "is for weights on this machine"),
         (
             {"extra": {"compare": {"gate": Path("baseline")}}},
             "--gate: --watch has no end at which to do this",
         ),
-        (
-            {"extra": {"export": {"export": ("wandb", "")}}},
-            "--export: --watch has no end at which to do this",
-        ),
         ({"extra": {"watch": {"watch": Path("/nowhere/at/all")}}}, "there is no /nowhere/at"),
-        ({"benchmarks": ["quicktxt"]}, "did you mean 'quicktext'"),
     ],
 )
 def test_what_does_not_go_with_it_is_told_at_once(given: dict[str, Any], told: str, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,10 @@ import pytest
 
 from benchmarks.wise.benchmark import Wise, WiseRewrite, WiseVerified
 from imageevalkit import assets, registry
-from imageevalkit.benchmark.contract import Answers, Scores, Settings, Unparsed
+from imageevalkit.benchmark.contract import Answers, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
-from imageevalkit.common.errors import CellFailure, UserError
-from imageevalkit.evaluate.answerers import Answerers
+from imageevalkit.common.errors import CellFailure
 from imageevalkit.jobs.plan import COMPLETE, INCOMPLETE, Outcome
-from imageevalkit.metrics import spread
-from imageevalkit.plan.benchmarks import checked
 from imageevalkit.report import __main__ as report
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.items import items_of
@@ -112,14 +108,6 @@ def test_the_official_request(wise: MakeWise, name: str, max_tokens: int, extra:
     assert benchmark.tries == 3
 
 
-def test_texts_are_put_in_as_they_are(wise: MakeWise) -> None:
-    benchmark = wise("wise")
-    [item] = items(benchmark, 1)
-    odd = replace(item, prompt='{Explanation} "{}"', data={"explanation": "{0}\n%s"})
-    [question] = benchmark.questions(odd, Picture(item.path, ""), Answers({}))
-    assert 'PROMPT: "{Explanation} "{}""\nEXPLANATION: "{0}\n%s"\n' in question.text
-
-
 # ---- which replies have a score: the specification's examples, and what the official functions say to odd ones --
 
 
@@ -131,45 +119,21 @@ def read(benchmark: Wise, reply: str) -> Mapping[str, float] | None:
         return None
 
 
-@pytest.mark.parametrize("reply", ["<think>" * 60_000, "score" + " " * 60_000, "realism" + " " * 60_000])
-def test_no_reply_keeps_the_parsers_busy(reply: str) -> None:
-    """Minutes, where each tag or blank is followed to the end of the reply."""
-    assert WiseVerified().clean(reply) == reply.strip()
-    assert read(WiseVerified(), reply) is read(Wise(), reply) is None
-
-
 @pytest.mark.parametrize(
     ("reply", "score"),
     [
         ("Score: 1", 1),
-        ("**Score**: 0", 0),
-        (" 1 ", 1),
         ("I give Score: 0. Later Score: 1", 0),
         ("Score: 0.5", 0),
-        ("Score: 0/1", 0),
-        ("score 1", 1),
-        ("Score:\n1", 1),
         ("***Score***: 1", None),
         ("**Score:** 1", None),
-        ("Score：1", None),
         ("Score: 10", None),
-        ("Score: 2", None),
         ("Score: 2\nScore: 1", 1),
-        ("Score = 1", None),
-        ("Score::1", None),
         ("Score: **1**", None),
-        ("Score: 1_", None),
         ("Score 1a", None),
-        ("Score: ١", None),
-        ("The underscore 1", 1),
         ("ſcore: 1", 1),
         ("0\n1", None),
-        ("1\n1", None),
-        ("x\r\n1\r\n", 1),
-        ("1\r0", None),
-        ("\u30001\u00a0", 1),
         ("Score: 10\n\n 1\t\nbecause", 1),
-        ("", None),
         ("<think>Score: 0</think>\n\nScore: 1\n", 1),
         ("<think>Score: 0", 0),
     ],
@@ -183,48 +147,35 @@ def test_verified_replies(reply: str, score: int | None) -> None:
     [
         ("<think>Score: 0</think>\n\nScore: 1\n", "Score: 1"),
         ("Score: 0</think>\n Score: 1", "Score: 0Score: 1"),
-        ("a<think>\n1\n</think> b <think>2</think>c", "ab c"),
         ("<think>Score: 0", "<think>Score: 0"),
-        ("<THINK>0</THINK> 1", "<THINK>0</THINK> 1"),
     ],
 )
 def test_thoughts_are_removed(reply: str, text: str) -> None:
     assert WiseVerified().clean(reply) == text
 
 
-@pytest.mark.parametrize("cls", [Wise, WiseRewrite])
 @pytest.mark.parametrize(
     ("reply", "scores"),
     [
         ("Consistency: 2\nRealism: 1\nAesthetic Quality: 0", (2, 1, 0)),
         ("2\n1\n0", (2, 1, 0)),
-        ("2\n1\n0\n2", (2, 1, 0)),
         ("3\n2\n1\n0", (2, 1, 0)),
         ("2\r\n 1 \r\n\r\n0", (2, 1, 0)),
         ("2\n1", None),
-        ("Consistency: 1\nConsistency: 2\nRealism: 1\nAesthetic Quality: 1", (2, 1, 1)),
-        ("**CONSISTENCY**: 2, *realism* 1, aesthetic quality:0", (2, 1, 0)),
         ("**Consistency**: 9\nRealism: 12\nAesthetic Quality: 1.5", (9, 1, 1)),
         ("Inconsistency: 0 Realism: 1 Aesthetic Quality: 2", (0, 1, 2)),
-        ("Consistency: ٢\nRealism: 1\nAesthetic Quality: 0", (2, 1, 0)),
         ("**Consistency:** 2\n**Realism:** 1\n**Aesthetic Quality:** 0", None),
-        ("Consistency：2\nRealism：1\nAesthetic Quality：0", None),
-        ("Consistency = 2\nRealism = 1\nAesthetic Quality = 0", None),
-        ("I cannot judge this.", None),
     ],
 )
-def test_legacy_replies(cls: type[Wise], reply: str, scores: tuple[int, int, int] | None) -> None:
-    assert read(cls(), reply) == (None if scores is None else dict(zip(Wise.parts, scores, strict=True)))
+def test_legacy_replies(reply: str, scores: tuple[int, int, int] | None) -> None:
+    assert read(Wise(), reply) == (None if scores is None else dict(zip(Wise.parts, scores, strict=True)))
 
 
 @pytest.mark.parametrize(
     ("cls", "reply", "says"),
     [
-        (Wise, "Never", "no consistency, realism, aesthetic_quality in 'Never'"),
         # one label rules the bare lines out
         (Wise, "Consistency: 2\n1\n1\n1", "no realism, aesthetic_quality in 'Consistency: 2 1 1 1'"),
-        (Wise, "Aesthetic  Quality: 1\nConsistency: 1\nRealism: 1", "no aesthetic_quality in "),
-        (Wise, "Realism: one\n2\n2\n2\nAesthetic Quality: 0", "no consistency, realism in "),
         (WiseVerified, "<think>Score: 1</think>\nI cannot\nsay", "no score in 'I cannot say'"),
     ],
 )
@@ -238,7 +189,7 @@ def test_what_a_reply_lacks_is_told(cls: type[Wise], reply: str, says: str) -> N
 
 
 def scores(benchmark: Wise, reply_of: Callable[[int], str | None]) -> Scores:
-    """Of the run in which the judge replied ``reply_of(prompt_id)``; None: there is no image."""
+    """Returns the scores of a run in which the judge replied ``reply_of(prompt_id)``; None: there is no image."""
     return scores_of(
         benchmark, items(benchmark), lambda question: reply_of(int(question.item.removeprefix("images/")))
     )
@@ -360,51 +311,14 @@ def test_without_one_score_the_official_program_gives_none(wise: MakeWise) -> No
         assert found["overall_missing_as_0"].n == 1000
 
 
-def test_category_without_scores_leaves_no_overall(wise: MakeWise) -> None:
-    benchmark = wise("wise")
-    space = dict.fromkeys(Wise.categories["space"])
-    found = benchmark.metrics(scores(benchmark, {**replies_with_sums(FLUX), **space}.get))
-    assert found["overall"] == Metric(None, 867)
-    assert "space" not in found and "consistency_sum" not in found and "consistency_sum/space" not in found
-    assert found["consistency"].value is None
-    assert found["consistency_sum/time"].value == 161
-    missing_as_0 = found["overall_missing_as_0"].value
-    assert missing_as_0 == pytest.approx(0.4993 - 0.133 * 0.61541, abs=1e-5)
-
-
-def test_sums_of_a_part_of_a_category_are_not_given(wise: MakeWise) -> None:
-    benchmark = wise("wise")
-    found = benchmark.metrics(scores(benchmark, {**replies_with_sums(FLUX), 1: None}.get))
-    assert "realism_sum/culture" not in found and "realism_sum" not in found
-    assert found["realism/culture"].n == 399
-
-
-def test_nothing_scored_still_has_the_headlines(wise: MakeWise) -> None:
-    benchmark = wise("wise")
-    culture = [item for item in items(benchmark) if item.data["category"] == "culture"]
-    found = benchmark.metrics(scores_of(benchmark, culture[:3], lambda question: None))
-    assert found["overall"] == found["overall_official"] == Metric(None, 0)
-    assert found["overall_missing_as_0"].value is None, "five categories are not in the run"
-
-
-def test_intervals(wise: MakeWise) -> None:
-    benchmark = wise("wise-verified")
-    found = benchmark.metrics(scores(benchmark, replies_with_correct([200, 60, 60, 60, 60, 60]).get))
-    low, high = found["overall"].interval or (0, 0)
-    # of 1000 tosses of a coin: 1.96 · 0.5 / √1000 = 0.031
-    assert (low, high) == (pytest.approx(0.469, abs=0.004), pytest.approx(0.531, abs=0.004))
-    low, high = found["time"].interval or (0, 0)
-    assert (low, high) == (pytest.approx(0.41, abs=0.015), pytest.approx(0.59, abs=0.015))
-
-
 # ---- a cell: further tries, scores beyond the scale, who is the official judge -----------------------------------
 
 
-def evaluate_first(benchmark: Wise, limit: int, official: bool = False) -> tuple[Outcome, Result]:
+def evaluate_first(benchmark: Wise, limit: int) -> tuple[Outcome, Result]:
     """Evaluate the first items, each with an image of its own."""
     made = items(benchmark, limit)
     write_images(made)
-    return evaluate(benchmark, made, limit, official)
+    return evaluate(benchmark, made, limit)
 
 
 def test_a_reply_without_score_is_asked_again_twice(wise: MakeWise, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,23 +351,18 @@ def test_a_reply_without_score_is_asked_again_twice(wise: MakeWise, monkeypatch:
     assert len(ids) == 11 and 401 not in ids
 
 
-@pytest.mark.parametrize(("said", "score"), [("7", 7), ("12", 1)])
 def test_a_score_beyond_the_scale_counts_officially_and_every_report_tells(
-    wise: MakeWise,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    said: str,
-    score: int,
+    wise: MakeWise, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = use_function_judge(
-        lambda question: THREE.format(said if question.item == "images/401" else 2), monkeypatch
+        lambda question: THREE.format(7 if question.item == "images/401" else 2), monkeypatch
     )
     outcome, result = evaluate_first(wise("wise"), 12)
     assert outcome.state == COMPLETE and len(asked) == 12, "the official program asks no further"
-    assert result.metrics["time"].value == pytest.approx(((0.7 * score + 0.2) / 2 + 0.8) / 2)
+    assert result.metrics["time"].value == pytest.approx(((0.7 * 7 + 0.2) / 2 + 0.8) / 2)
     note = (
         "1 of the judge's verdicts are beyond its scale of 0 to 2 and count as the official program reads them "
-        f"(the first: consistency {said} of 401); rules=corrected asks again"
+        "(the first: consistency 7 of 401); rules=corrected asks again"
     )
     assert note in result.notes
     report.main([])
@@ -493,61 +402,6 @@ def test_corrected_rules_ask_again_for_a_score_within_the_scale(
     asked.clear()
     _, same = evaluate_first(wise("wise"), 12)
     assert asked == [] and same.metrics == first.metrics and same.notes == first.notes
-
-
-def test_a_limited_run_has_an_overall(wise: MakeWise, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_function_judge(
-        lambda question: "2\n1\n0" if question.item == "images/1" else THREE.format(2), monkeypatch
-    )
-    outcome, result = evaluate_first(wise("wise"), 7)
-    assert outcome.state == COMPLETE
-    assert result.headline == ["overall"]
-    assert result.metrics["overall"].value == pytest.approx(0.8)
-    assert result.metrics["overall_official"].value is None
-    assert result.benchmark_version == "wise-eb51174"
-    _, official = evaluate_first(wise("wise"), 7, official=True)
-    assert official.headline == ["overall_official"]
-    lines = Cell("m", "wise").scores.read_text().splitlines()
-    [record] = [one for one in map(json.loads, lines) if one["item"] == "images/1"]
-    parts = {"consistency": 2, "realism": 1, "aesthetic_quality": 0}
-    assert record["values"] == pytest.approx({"wiscore": 0.8, **parts})
-    assert record["keys"] == {"category": "culture", "subcategory": "culture 0", "prompt_id": 1}
-    assert record["detail"] == {"explanation": "it means 1", "judge": "2\n1\n0"}
-
-
-def test_wrong_settings_are_told() -> None:
-    with pytest.raises(
-        UserError, match=r"wise: rules must be official or corrected, .*did you mean 'corrected'"
-    ):
-        checked(Wise.settings_class, {"rules": "corect"}, "wise")
-    assert (Wise.has_corrected_rules, WiseVerified.has_corrected_rules) == (True, False)
-    assert not Wise(Settings("corrected")).is_official
-
-
-@pytest.mark.parametrize(
-    ("name", "default"),
-    [
-        ("wise", "openai:gpt-4o-2024-05-13"),
-        ("wise-rewrite", "openai:gpt-4o-2024-05-13"),
-        ("wise-verified", "vllm:qwen3.5-35b-a3b"),
-    ],
-)
-def test_judges(wise: MakeWise, monkeypatch: pytest.MonkeyPatch, name: str, default: str) -> None:
-    use_function_judge(lambda question: "Score: 1", monkeypatch)
-    assert wise(name).judge == default
-    official = Answerers(wise(name)).evaluator
-    other = Answerers(wise(name, judge="transformers:qwen3-vl-8b")).evaluator
-    assert official.official and not other.official
-    assert official.id != other.id
-
-
-def test_missing_prompts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_official_data("wise-rewrite", tmp_path, monkeypatch)
-    (assets.data_folder("wise-rewrite") / "prompts/judge_prompts.json").unlink()
-    says = r"judge_prompts\.json is missing.*--ds_names wise-rewrite"
-    with pytest.raises(CellFailure, match=says) as caught:
-        Answerers(registry.make_benchmark("wise-rewrite", {}, ""))
-    assert "\n" not in str(caught.value)
 
 
 # ---- official files ----------------------------------------------------------------------------------------------
@@ -603,43 +457,7 @@ def test_official_files_of_the_legacy_protocol(wise: MakeWise) -> None:
 
 # ---- the data ----------------------------------------------------------------------------------------------------
 
-LABELS = {  # the Category text of each category in all official files but for one entry
-    "culture": "Cultural knowledge",
-    "time": "time",
-    "space": "Space",
-    "biology": "Biology",
-    "physics": "Physical Knowledge",
-    "chemistry": "Chemistry",
-}
 SUBCATEGORIES = {"wise": 27, "wise-verified": 26}
-
-
-def test_items(edition: Wise) -> None:
-    made = items(edition)
-    assert sorted(item.data["prompt_id"] for item in made) == list(range(1, 1001))
-    for item in made:
-        prompt_id = item.data["prompt_id"]
-        assert item.id == f"images/{prompt_id}" and item.path.suffix == ".png"
-        assert item.seed == 42
-        assert item.prompt == f"prompt {prompt_id}"
-        assert item.data["explanation"] == f"it means {prompt_id}"
-        assert prompt_id in edition.categories[item.data["category"]]
-
-
-def test_any_first_items_stand_for_all(edition: Wise) -> None:
-    made = items(edition)
-    assert len({item.data["category"] for item in made[:7]}) == 6
-    of_category: Counter[str] = Counter()
-    for n, item in enumerate(made, start=1):
-        of_category[item.data["category"]] += 1
-        for name, ids in edition.categories.items():
-            assert abs(of_category[name] - n * len(ids) / 1000) < 2
-    assert len({item.data["subcategory"] for item in made[:50]}) == 30
-
-
-def test_spread() -> None:
-    assert "".join(spread(["aaaa", "bb", "c"])) == "abacaba"
-    assert spread([]) == spread([[], []]) == []
 
 
 @pytest.fixture
@@ -664,43 +482,14 @@ def test_official_ids_categories_and_labels(official: dict[str, dict[int, Mappin
             # a label belongs to one category
             keys = {(entry["category"], entry["subcategory"]) for entry in entries.values()}
             assert len(keys) == expected
-        odd = [
-            (record["prompt_id"], record["Category"])
-            for domain in DOMAINS
-            for record in EDITIONS[name]().read_json(f"{domain}{EDITIONS[name].suffix}.json")
-            if record["Category"] != LABELS[entries[record["prompt_id"]]["category"]]
-        ]
-        assert odd == ([(748, "Ecology")] if name == "wise-rewrite" else [])
-
-
-def test_the_editions_are_not_one_another(official: dict[str, dict[int, Mapping[str, Any]]]) -> None:
-    legacy, verified, rewrite = official["wise"], official["wise-verified"], official["wise-rewrite"]
-    assert sum(legacy[i]["prompt"] != verified[i]["prompt"] for i in legacy) == 668
-    texts = {entry["prompt"] for entry in legacy.values()} & {entry["prompt"] for entry in verified.values()}
-    assert len(texts) == 513
-    assert all(legacy[i]["prompt"] != rewrite[i]["prompt"] for i in legacy)
-    assert {i for i in legacy if legacy[i]["explanation"] != rewrite[i]["explanation"]} == {287, 442}
-    assert rewrite[985]["subcategory"] == "Colloids/Tyndall Effect"
-    assert rewrite[748]["category"] == "biology"
-    assert len({rewrite[i]["prompt"] for i in range(1, 401)}) == 377
-    assert verified[401]["prompt"] == "The Sydney Opera House when London has just passed midnight."
-    assert verified[401]["subcategory"] == "Horizontal time"
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         (None, "cannot be read"),
-        ("[{", "is not what it should be"),
         (lambda rows: rows[:350], "holds 350 records, not 400"),
-        (lambda rows: [rows[0], *rows[:-1]], "its ids are not 1 to 400, each once"),
-        (lambda rows: [{**rows[0], "prompt_id": "1"}, *rows[1:]], "'<' not supported"),
-        (
-            lambda rows: [{"prompt_id": 1, "Prompt": "a", "Subcategory": "b"}, *rows[1:]],
-            "'Explanation' is missing",
-        ),
         (lambda rows: [{**rows[0], "Explanation": None}, *rows[1:]], "prompt 1 lacks a text"),
-        (lambda rows: {row["prompt_id"]: row for row in rows}, "is not what it should be"),
     ],
 )
 def test_wrong_data_file_is_one_line(

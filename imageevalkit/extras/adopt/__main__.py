@@ -1,7 +1,4 @@
-"""The adopt job of ``--images``: copies one model's images for all benchmarks.
-
-With ``--forecast`` it counts the images that such jobs would copy.
-"""
+"""The adopt job of ``--images``: copies one model's images for all benchmarks."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from typing import Any
 
 from imageevalkit.common.errors import ExitStatus, run_main, say, worst
 from imageevalkit.extras.adopt.copies import STAGE, adopt_cell, check_cell
+from imageevalkit.extras.adopt.order import AdoptOrder
 from imageevalkit.extras.adopt.sources import places_of_job
-from imageevalkit.jobs.estimates import Datasets, Estimate, Forecast, job_or_forecast
+from imageevalkit.jobs.estimates import Datasets, Estimate, Forecast
 from imageevalkit.jobs.plan import (
     STATUS_OF_STATE,
-    AdoptOrder,
     Outcome,
     cell_of,
     given_job,
@@ -64,4 +61,4 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
 
 
 if __name__ == "__main__":
-    run_main(job_or_forecast(main, forecast_of))
+    run_main(main)

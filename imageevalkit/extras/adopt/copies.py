@@ -19,7 +19,6 @@ from imageevalkit.benchmark.image_files import Place
 from imageevalkit.common.errors import CellFailure, say
 from imageevalkit.common.grids import Grid, is_black
 from imageevalkit.common.images import (
-    IMAGE_FORMATS,
     CorruptImage,
     EncodedImage,
     decode,
@@ -31,6 +30,7 @@ from imageevalkit.common.images import (
 )
 from imageevalkit.common.machine import available_cores
 from imageevalkit.common.redaction import one_line
+from imageevalkit.common.text import some
 from imageevalkit.extras.adopt.sources import Places
 from imageevalkit.jobs.plan import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jobs.progress import Progress, ProgressWriter
@@ -68,8 +68,8 @@ def adopt_cell(
 ) -> Outcome:
     """Copies the images at ``places`` (below ``source``) to ``cell``. Skips images that are already there.
 
-    Files are copied byte for byte, parts of a grid as PNG. An item is recorded as failed if it has no image,
-    if its part of a grid is black padding, or if its file is not a complete image. Raises CellFailure as
+    Files are copied byte for byte, parts of a grid as PNG. An item is recorded as failed without an image,
+    with black padding as its part of a grid, or with an incomplete image file. Raises CellFailure as
     :func:`check_cell`, or if the disk is full.
     """
     key = fp.remember(cell.fingerprints, check_cell(cell, items, source, places, overwrite), {})
@@ -92,7 +92,7 @@ def adopt_cell(
             progress.report(Progress(cell.key, STAGE, n, len(items), n - copied, len(lost)), n == len(items))
     log(f"{cell.key}: {copied} images copied from {source}, {len(items) - len(lost) - copied} were here")
     problems = []
-    for word, what in (("missing", "not to be had"), ("corrupt", "corrupt and not taken")):
+    for word, what in (("missing", "not available"), ("corrupt", "corrupt and not copied")):
         records = [lost[item.id] for item in items if item.id in lost]
         records = [one for one in records if (one.outcome == CORRUPT) == (word == "corrupt")]
         for record in records:
@@ -103,8 +103,8 @@ def adopt_cell(
             first = f"(the first: {records[0].reason})"
             problems.append(f"{len(records)} of {len(items)} images are {what}: {names}{more} {first}")
     doubt = f"; {uneven} are of grids that do not divide evenly: is the grid right?" if uneven else ""
-    said = "; ".join(problems) or f"{len(items)} images of {source}"
-    return Outcome(INCOMPLETE if problems else COMPLETE, f"{said}{doubt}")
+    summary = "; ".join(problems) or f"{len(items)} images of {source}"
+    return Outcome(INCOMPLETE if problems else COMPLETE, f"{summary}{doubt}")
 
 
 def check_cell(
@@ -144,10 +144,10 @@ def _why_nothing(cell: Cell, items: Sequence[Item], source: Path, places: Places
         return next(iter(places.values())).reason
     if source.is_file():
         return f"no prompt of {cell.benchmark} is in {source}"
-    names = ", ".join(str(item.path.relative_to(cell.folder / "images")) for item in items[:3])
+    names = [str(item.path.relative_to(cell.folder / "images").with_suffix("")) for item in items]
     return (
-        f"no image of {cell.benchmark} is in {source}: {IMAGE_FORMATS} files are taken, named as in the official "
-        f"layout; the {len(items)} items of this run begin with {names}"
+        f"no image of {cell.benchmark} is in {source}: rename the files; the items of this run are "
+        f"{some(names, ', ', most=3)}"
     )
 
 
@@ -275,7 +275,7 @@ def _lost(record: Record, kind: str, text: str) -> Record:
 def _cell(record: Record, cell: Image.Image, grid: Grid) -> tuple[Record, EncodedImage | None]:
     if not grid.whole and is_black(cell):
         place = f"cell {(record.cell or 0) + 1} of {record.source}"
-        text = f"{place} is black: the official padding for an image that was not made"
+        text = f"{place} is black: the official padding for a missing image"
         return _lost(record, "ItemFailed", text), None
     buffer = io.BytesIO()
     cell.save(buffer, "PNG", **FAST_PNG)

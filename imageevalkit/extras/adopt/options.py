@@ -7,7 +7,7 @@ from imageevalkit.plan.config import Option, absolute, folder
 OPTIONS = {
     "images": Option(
         "DIR",
-        "score images made elsewhere, in the official layout, in place of making them",
+        "score existing images, in the official layout, instead of generating them",
         folder,
         prefetch="decisive",
         absolute=absolute,

@@ -1,4 +1,4 @@
-"""Plans the jobs of ``--images``, and tells which images they will bring."""
+"""Plans the jobs of ``--images``, and returns which images they will copy."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 from imageevalkit.common.errors import UserError
 from imageevalkit.extras.adopt.copies import images_to_come
+from imageevalkit.extras.adopt.order import AdoptOrder
 from imageevalkit.extras.adopt.sources import places_of_job
 from imageevalkit.jobs.estimates import Datasets
-from imageevalkit.jobs.plan import AdoptOrder, Job
+from imageevalkit.jobs.plan import Job
 from imageevalkit.plan.config import DRIVER_PYTHON, Config
 from imageevalkit.plan.options import Options
 from imageevalkit.plan.stage_jobs import Run

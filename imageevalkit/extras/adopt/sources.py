@@ -14,8 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 from imageevalkit.benchmark.image_files import Place, best, files_below
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.images import IMAGE_FORMATS
+from imageevalkit.extras.adopt.order import AdoptOrder
 from imageevalkit.jobs.estimates import Datasets
-from imageevalkit.jobs.plan import AdoptOrder
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from imageevalkit.store.jsonl import read_json
@@ -57,7 +57,7 @@ def find_images(
 
     Args:
         entries: All entries of the benchmark, without a limit.
-        find: A function that knows the benchmark's special layouts; its result has priority.
+        find: A function that finds images in the benchmark's special layouts; its result has priority.
         among: A folder with the images of several models, each in a subfolder.
 
     Raises CellFailure if ``source`` cannot be read, or if an image is in no folder of its model.

@@ -61,7 +61,7 @@ class Line(NamedTuple):
     length: int
 
 
-class Desk:
+class BatchClient:
     """A client for the files and batches of an endpoint.
 
     It repeats requests while the endpoint is down, for at most ``max_outage`` seconds.
@@ -115,7 +115,7 @@ class Desk:
                 failure = classify_connection(error.__cause__ or error)
             except (openai.APIError, AttributeError, TypeError, ValueError):
                 # some gateways reply to an unknown address with HTTP 200 and their own page
-                failure = Failure(Kind.TRANSIENT, "the reply (HTTP 200) is not that of a Batch API")
+                failure = Failure(Kind.TRANSIENT, "the reply (HTTP 200) is not from a Batch API")
                 if not (known or once):
                     raise self._not_there("", failure.text) from None
             if once and failure.kind is Kind.TRANSIENT:
@@ -255,10 +255,10 @@ def read(line: Line, longest: int, proven: Callable[[], bool], key: str) -> byte
     """
     if line.length > longest:
         return Failure(Kind.ITEM, f"the reply is larger than {longest >> 20} MiB", maybe_billed=True)
-    said = _object_at(line)
-    if said is None:
+    parsed = _object_at(line)
+    if parsed is None:
         return Failure(Kind.ITEM, "the result line of the batch is no JSON object", maybe_billed=True)
-    response, error = said.get("response"), said.get("error")
+    response, error = parsed.get("response"), parsed.get("error")
     status = response.get("status_code") if isinstance(response, dict) else None
     body = json.dumps(response.get("body") if isinstance(response, dict) else None)
     if isinstance(status, int) and 200 <= status < 300:

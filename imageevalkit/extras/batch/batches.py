@@ -2,9 +2,9 @@
 
 Each task waits here for the result line of its request. When no more requests come, all waiting ones are sent
 as one file (as several files if one would be too large). Each batch has a state file, which is written before
-and after each step: uploading → creating (the batch may exist from now on) → created (its id is known) →
-finished (its status and result files are known) → downloaded (all results are here and counted) → read (no
-task waits for a line any more).
+and after each step. The states are uploading → creating (the batch may exist from now on) → created (its id
+is known) → finished (its status and result files are known) → downloaded (all results are here and counted) →
+read (no task waits for a line any more).
 
 After "creating", a request is sent again only if its result line says that it was not processed. A request
 without a result line is lost. It may have been billed, so it is bought again only if the user deletes the
@@ -33,15 +33,15 @@ from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.api.in_flight import under_way
 from imageevalkit.api.money import BudgetSpent
-from imageevalkit.api.sender import NotSent, Parcel, Sender
+from imageevalkit.api.sender import Delivery, NotSent, Sender
 from imageevalkit.api.settings import RequestSettings
 from imageevalkit.common.atomic import sync_folder, write_atomic
 from imageevalkit.common.errors import CellFailure, UserError, say
 from imageevalkit.common.redaction import one_line
 from imageevalkit.extras.batch.batch_api import (
     OURS,
+    BatchClient,
     BatchFailed,
-    Desk,
     Line,
     Unclear,
     duration,
@@ -72,7 +72,7 @@ _MOST_READ = 16
 class _Set:
     """The requests of one batch. Its state file contains the fields up to ``lost``.
 
-    ``lines`` are the ids of the requests whose results are not read yet. After ``is_told`` is set, ``told``
+    ``lines`` are the ids of the requests whose results are not read yet. After ``has_outcomes`` is set, ``outcomes``
     has the outcomes, and ``problem`` is the outcome of all other requests. ``body`` is the open request file.
     """
 
@@ -87,9 +87,9 @@ class _Set:
     status: str = ""
     results: list[str] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)
-    told: dict[str, Line | Failure] = field(default_factory=dict)
+    outcomes: dict[str, Line | Failure] = field(default_factory=dict)
     problem: BatchFailed | None = None
-    is_told: asyncio.Event = field(default_factory=asyncio.Event)
+    has_outcomes: asyncio.Event = field(default_factory=asyncio.Event)
     follower: asyncio.Task[None] | None = None
     note: str = ""
     body: IO[bytes] | None = None
@@ -120,6 +120,7 @@ class Batches(Sender):
 
     price_share = 0.5  # https://platform.openai.com/docs/guides/batch
     most = _MOST_REQUESTS
+    option = "--batch"
     way, discount, time = "in batches", "half of", "up to 24 hours for batches"
 
     def __init__(self, folder: Path, cell: str, submits: bool) -> None:
@@ -131,7 +132,7 @@ class Batches(Sender):
         for file in folder.glob("*.requests"):  # left by a killed run
             file.unlink()
         self._coming: dict[str, _Set] = {}
-        self._desk: Desk | None = None
+        self._client: BatchClient | None = None
         self._preparing = set[asyncio.Task[Any]]()
         self._given: dict[str, tuple[_Set, str]] = {}
         self._settled = deque[tuple[_Set, str]]()
@@ -157,7 +158,7 @@ class Batches(Sender):
         if not batches:
             return ""
         return (
-            f"{', '.join(batches)} goes on at the provider, and the same command collects it "
+            f"{', '.join(batches)} continues at the provider, and the same command collects it "
             f"(POST /batches/{batches[0]}/cancel there ends it)"
         )
 
@@ -173,7 +174,9 @@ class Batches(Sender):
         sync_folder(self._folder)
 
     def _drop(self, one: _Set) -> None:
-        """Forgets a batch that was not created or is read. Its state file remains if requests are lost."""
+        """Drops a batch that was not created, or whose lines are all read. Its state file remains if requests
+        are lost.
+        """
         if one.lost:
             self._save(one, "read")
         else:
@@ -201,7 +204,7 @@ class Batches(Sender):
             self._preparing.discard(task)
 
     async def ask(
-        self, attempt: Callable[[], Awaitable[T | Failure]], parcel: Parcel, most: int
+        self, attempt: Callable[[], Awaitable[T | Failure]], delivery: Delivery, most: int
     ) -> tuple[T | Failure, int]:
         """Calls ``attempt`` again while its batch has not done the request: any other result may be billed."""
         attempts = 0
@@ -209,7 +212,7 @@ class Batches(Sender):
             while True:
                 result = await attempt()
                 attempts += 1
-                if not parcel.not_done or attempts >= most:
+                if not delivery.not_done or attempts >= most:
                     return result, attempts
         except BatchFailed as error:
             return Failure(error.kind, str(error)), attempts
@@ -218,7 +221,7 @@ class Batches(Sender):
 
     async def reply(
         self,
-        parcel: Parcel,
+        delivery: Delivery,
         request: Request,
         endpoint: Endpoint,
         settings: RequestSettings,
@@ -230,29 +233,29 @@ class Batches(Sender):
         assert task
         if request.path not in _PATHS or request.mime_type != "application/json":
             raise BatchFailed(f"a request to {request.path} cannot go in a batch: leave out --batch")
-        if not self._desk:
+        if not self._client:
             try:
-                self._desk = Desk(endpoint, settings.max_outage, settings.timeout)
+                self._client = BatchClient(endpoint, settings.max_outage, settings.timeout)
             except UserError as error:
                 raise BatchFailed(str(error)) from None
-            self._submitter = asyncio.create_task(self._submit_complete(self._desk))
-        self.settle(parcel.key)  # this is a retry: the previous reply was unusable
+            self._submitter = asyncio.create_task(self._submit_complete(self._client))
+        self.settle(delivery.key)  # this is a retry: the previous reply was unusable
         self._take_settled()
         self._release(task)
         under_way().sent = False
-        line_id = _id_of(parcel.key, request)
+        line_id = _id_of(delivery.key, request)
         if lost := next((one for one in self._sets if line_id in one.lost), None):
             return self._lost(lost)
-        one = self._set_of(self._desk, line_id, request)
+        one = self._set_of(self._client, line_id, request)
         del request  # else 50,000 requests of several megabytes stay in memory
         self._preparing.discard(task)
         self._last = time.monotonic()
-        await one.is_told.wait()
-        found, parcel.batch, parcel.not_done = one.told.get(line_id), one.batch, False
+        await one.has_outcomes.wait()
+        found, delivery.batch, delivery.not_done = one.outcomes.get(line_id), one.batch, False
         if found is None:
             assert one.problem
             raise BatchFailed(str(one.problem), one.problem.kind)
-        self._given[parcel.key] = one, line_id
+        self._given[delivery.key] = one, line_id
         if isinstance(found, Failure):
             return found
         under_way().sent = True
@@ -261,18 +264,18 @@ class Batches(Sender):
         task.add_done_callback(self._release)
         # a line holds the reply in JSON, which may be longer than the reply
         reply = await asyncio.to_thread(read, found, 2 * longest, proven, endpoint.key_variable)
-        parcel.not_done = isinstance(reply, Failure) and reply.kind.retried and not reply.maybe_billed
-        if parcel.not_done and one.status == "cancelled":
-            self.settle(parcel.key)
+        delivery.not_done = isinstance(reply, Failure) and reply.kind.retried and not reply.maybe_billed
+        if delivery.not_done and one.status == "cancelled":
+            self.settle(delivery.key)
             text = f"{one.batch} was cancelled at the provider: the same command submits what is left"
             raise BatchFailed(text, Kind.DOWN)
         return reply
 
-    def _set_of(self, desk: Desk, line_id: str, request: Request) -> _Set:
+    def _set_of(self, client: BatchClient, line_id: str, request: Request) -> _Set:
         """Returns the request's set: an earlier set that contains it, or the set that is being collected."""
         for one in self._sets:
             if line_id in one.lines:
-                one.follower = one.follower or asyncio.create_task(self._follow(desk, one))
+                one.follower = one.follower or asyncio.create_task(self._follow(client, one))
                 return one
         if not self._submits:
             raise NotSent
@@ -280,11 +283,11 @@ class Batches(Sender):
         if coming and line_id in coming.lines:
             return coming
         if coming and not coming.has_room(request):
-            self._submit(desk, path)
+            self._submit(client, path)
             coming = None
         if coming is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            coming = self._coming[path] = _Set(uuid.uuid4().hex[:16], desk.endpoint.account, path)
+            coming = self._coming[path] = _Set(uuid.uuid4().hex[:16], client.endpoint.account, path)
             coming.body = self._file_of(coming, "requests").open("wb")
         coming.add(line_id, request)
         return coming
@@ -297,50 +300,50 @@ class Batches(Sender):
         text = f"{one.batch} ({one.status}) has no result for it, but may have billed it, so it is not sent again"
         return Failure(Kind.ITEM, f"{text}: {self._remedy(one)}", maybe_billed=maybe_billed)
 
-    async def _submit_complete(self, desk: Desk) -> None:
+    async def _submit_complete(self, client: BatchClient) -> None:
         while True:
             await asyncio.sleep(_TICK)
             self._take_settled()
             quiet = time.monotonic() - self._last
             if not self._preparing and quiet > (_QUIET_FOR_LONG if self.expected else _QUIET):
                 for path in list(self._coming):
-                    self._submit(desk, path)
+                    self._submit(client, path)
 
-    def _submit(self, desk: Desk, path: str) -> None:
+    def _submit(self, client: BatchClient, path: str) -> None:
         one = self._coming.pop(path)
         self._sets.append(one)
-        one.follower = asyncio.create_task(self._follow(desk, one))
+        one.follower = asyncio.create_task(self._follow(client, one))
 
-    async def _follow(self, desk: Desk, one: _Set) -> None:
+    async def _follow(self, client: BatchClient, one: _Set) -> None:
         """Leads a batch from its present state to the outcome of each line."""
         try:
             if one.state == "uploading":
-                await self._create(desk, one)
+                await self._create(client, one)
             if one.state == "creating":
-                one.batch = one.batch or (await desk.find(one.id, one.file, one.prepared)).id
+                one.batch = one.batch or (await client.find(one.id, one.file, one.prepared)).id
                 self._save(one, "created")
                 count = len(one.lines)
                 say(
-                    f"{one.batch}: a batch of {count} requests, at half the price; it goes on if this run ends"
+                    f"{one.batch}: a batch of {count} requests, at half the price; it continues if this run ends"
                 )
             if one.state != "downloaded" or not all(file.exists() for file in self._results_of(one)):
-                await self._finish(desk, one)
+                await self._finish(client, one)
             found, _ = await self._found(one)
-            one.told = {line: found.get(line) or self._lost(one, maybe_billed=True) for line in one.lines}
+            one.outcomes = {line: found.get(line) or self._lost(one, maybe_billed=True) for line in one.lines}
         except Exception as error:
             if not isinstance(error, BatchFailed):
-                error = BatchFailed(desk.endpoint.redact(f"{type(error).__name__}: {one_line(error)}"))
+                error = BatchFailed(client.endpoint.redact(f"{type(error).__name__}: {one_line(error)}"))
             elif error.gone:
-                text = f"{error}: the same command looks again"
-                if one.account != desk.endpoint.account:
+                text = f"{error}: the same command checks again"
+                if one.account != client.endpoint.account:
                     text = (
                         f"{one.batch or one.file} was sent with another key or to another endpoint: use that"
                     )
                 error = BatchFailed(f"{text}, or {self._remedy(one)}", Kind.DOWN)
             one.problem = error
-        one.is_told.set()
+        one.has_outcomes.set()
 
-    async def _create(self, desk: Desk, one: _Set) -> None:
+    async def _create(self, client: BatchClient, one: _Set) -> None:
         assert one.body
         body = self._file_of(one, "requests")
         one.note = f"batch of {len(one.lines)}: submitting"
@@ -348,22 +351,22 @@ class Batches(Sender):
         self._take_settled(at_once=True)  # else a repeated request would be found in its old batch
         self._save(one)
         try:
-            one.file = await desk.upload(body)
+            one.file = await client.upload(body)
             body.unlink()
             self._save(one, "creating")
             about = {"by": OURS, "cell": self._cell[:512], "set": one.id}
             with contextlib.suppress(Unclear):
-                one.batch = (await desk.create(one.file, f"/v1{one.path}", about)).id
+                one.batch = (await client.create(one.file, f"/v1{one.path}", about)).id
         except BatchFailed:
             self._drop(one)
             raise
 
-    async def _finish(self, desk: Desk, one: _Set) -> None:
+    async def _finish(self, client: BatchClient, one: _Set) -> None:
         """Waits until the batch has ended and all its results are downloaded and counted."""
         wait, ended = _FIRST_POLL, 0.0
-        is_same = one.account == desk.endpoint.account
+        is_same = one.account == client.endpoint.account
         while True:
-            batch = await desk.retrieve(one.batch, desk.patience if is_same else 0.0)
+            batch = await client.retrieve(one.batch, client.patience if is_same else 0.0)
             if not is_same and not is_of(batch, one.id, one.file):
                 raise BatchFailed(f"{one.batch} is another batch", gone=True)
             counts = batch.request_counts
@@ -377,7 +380,7 @@ class Batches(Sender):
                 one.results = [*filter(None, (batch.output_file_id, batch.error_file_id))]
                 self._save(one, "finished")
                 files = zip(one.results, self._results_of(one), strict=True)
-                have_size = all([await desk.download(file, path) for file, path in files])
+                have_size = all([await client.download(file, path) for file, path in files])
                 found, is_whole = await self._found(one)
                 if batch.status == "failed" and not (done or found):
                     self._drop(one)
@@ -387,10 +390,10 @@ class Batches(Sender):
                     break
                 has_output = have_size and is_whole and bool(batch.output_file_id)
                 patience = _INCOMPLETE if has_output else _NO_OUTPUT
-                if time.monotonic() - ended > min(patience, desk.max_outage):
+                if time.monotonic() - ended > min(patience, client.max_outage):
                     if has_output:
                         break
-                    one.told = dict(found)
+                    one.outcomes = dict(found)
                     raise BatchFailed(f"{one.batch} has ended, but its results are not all there", gone=True)
             await asyncio.sleep(wait)
             wait = min(_LONGEST_POLL, wait * _POLL_GROWS)
@@ -417,7 +420,7 @@ class Batches(Sender):
         while self._settled:
             one, line_id = self._settled.popleft()
             one.lines.discard(line_id)
-            if isinstance(one.told.get(line_id), Failure):
+            if isinstance(one.outcomes.get(line_id), Failure):
                 one.lost.add(line_id)
             self._unsaved.add(one)
         for one in list(self._unsaved):
@@ -444,9 +447,9 @@ class Batches(Sender):
             self._file_of(one, "requests").unlink(missing_ok=True)
         self._coming.clear()
         self.end()
-        if self._desk:
-            await self._desk.close()
-        self._desk = self._submitter = None
+        if self._client:
+            await self._client.close()
+        self._client = self._submitter = None
 
     def end(self) -> None:
         """Writes the lines read since then to the state files. May be called after :meth:`close`."""

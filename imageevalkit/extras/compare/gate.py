@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 from zipfile import is_zipfile
 
+from rich.cells import cell_len
+
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, say, show, worst
-from imageevalkit.common.text import columns_of, counted, plain
+from imageevalkit.common.text import counted, plain
 from imageevalkit.extras.compare.junit import Case, junit_xml
 from imageevalkit.extras.compare.sides import Pair
 from imageevalkit.report.comparison import Comparison, Measured, adjust, compare_all
@@ -23,16 +25,17 @@ from imageevalkit.store.results import DRIFTED
 LEVEL = 0.04
 """The gate fails if the p of a fall, adjusted by Holm's method over all metrics, is below this level.
 
-The level bounds the share of unchanged reruns that fail at 5 %: with 0.05 itself, half of all trials of
-1,000 reruns would count more than 50 failures."""
+With this level, at most 5 % of unchanged reruns fail. With 0.05 itself, half of all trials of 1,000 reruns
+would count more than 50 failures.
+"""
 
 HOLDS: Final = "holds"
 FELL: Final = "fell"
-LACKING: Final = "lacking"
+MISSING: Final = "missing"
 NEW: Final = "new"
 UNTESTED: Final = "not tested"
 UNJUDGED: Final = "cannot be judged"
-Verdict = Literal["holds", "fell", "lacking", "new", "not tested", "cannot be judged"]
+Verdict = Literal["holds", "fell", "missing", "new", "not tested", "cannot be judged"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Check:
 
     @property
     def fails(self) -> bool:
-        return self.verdict in (FELL, LACKING)
+        return self.verdict in (FELL, MISSING)
 
     @property
     def name(self) -> str:
@@ -70,7 +73,8 @@ class Asked(NamedTuple):
 
 
 def falls(asked: Sequence[Asked]) -> list[Comparison]:
-    """Compare now - before of each metric. ``p`` is that of a fall, ``adjusted`` is p by Holm's method.
+    """Compare now - before of each metric. ``p`` is the probability of such a fall, ``adjusted`` is p by
+    Holm's method.
 
     The test is one-sided because a rise does not fail the gate. Its p is half of the p of the symmetric
     two-sided test. :func:`~imageevalkit.report.comparison.compare` says how the judge's noise counts.
@@ -85,7 +89,7 @@ def _of_fall(found: Comparison) -> float | None:
     return found.p / 2 if found.difference < 0 else 1 - found.p / 2
 
 
-# ---- results against those of a baseline
+# ---- results against a baseline
 
 
 def check(
@@ -105,11 +109,11 @@ def check(
     for key in keys:
         if key not in known:
             if key in there:
-                found.append(Check(key, "", NEW, "the baseline has no such cell"))
+                found.append(Check(key, "", NEW, "the baseline has no such result"))
         elif key not in there:
-            found.append(Check(key, "", LACKING, "there is no result, which the baseline has"))
+            found.append(Check(key, "", MISSING, "there is no result, which the baseline has"))
         elif run and run[key]:  # the result in the folder is from an earlier run
-            found.append(Check(key, "", LACKING, f"failed in this run: {run[key]}"))
+            found.append(Check(key, "", MISSING, f"failed in this run: {run[key]}"))
         else:
             found += _of_cell(known[key], there[key])
     tested = falls([one[1] for one in found if isinstance(one, tuple)])
@@ -127,7 +131,7 @@ def _of_cell(before: Scored, results: Sequence[Scored]) -> Iterator[Check | tupl
     now = next((one for one in results if may_compare(before.result, one.result)), None)
     if now is None:
         reason = why_not(before.result, results[0].result)
-        yield Check(key, "", LACKING, f"not as the baseline's: {reason}; save a new one if that is meant")
+        yield Check(key, "", MISSING, f"not as the baseline's: {reason}; save a new one if that is meant")
         return
     pair = Pair(before, now)
     left_out = pair.other_prompts
@@ -141,20 +145,23 @@ def _of_cell(before: Scored, results: Sequence[Scored]) -> Iterator[Check | tupl
             )
             continue
         value, scale = was.metric.value, was.metric.scale
-        lacking = Check(key, metric, LACKING, "", before=value, scale=scale)
+        missing = Check(key, metric, MISSING, "", before=value, scale=scale)
         if is_ is None:
-            yield replace(lacking, remark="there is no such score, which the baseline has")
+            yield replace(missing, remark="there is no such score, which the baseline has")
         elif before.result.headline and not now.result.headline:
             withheld = " ".join(now.result.withheld.split())
-            yield replace(lacking, remark=f"the score is withheld: {withheld}")
+            yield replace(missing, remark=f"the score is withheld: {withheld}")
         elif not math.isclose(scale, is_.metric.scale):
-            yield replace(lacking, remark=f"it is on another scale ({scale:g}, {is_.metric.scale:g})")
+            yield replace(missing, remark=f"it is on another scale ({scale:g}, {is_.metric.scale:g})")
         elif before.result.limit != now.result.limit and not (was.metric.parts and is_.metric.parts):
             yield replace(
-                lacking, verdict=UNTESTED, now=is_.metric.value, remark="of other items, which nothing pairs"
+                missing,
+                verdict=UNTESTED,
+                now=is_.metric.value,
+                remark="on other items, and nothing pairs them",
             )
         elif left_out and not (was.metric.parts and is_.metric.parts):
-            yield replace(lacking, now=is_.metric.value, remark="none of the baseline's prompts is left")
+            yield replace(missing, now=is_.metric.value, remark="none of the baseline's prompts is left")
         else:
             remarks = [f"{counted(len(left_out), 'item')} with other prompts left out"] * bool(left_out)
             if unwhole:
@@ -207,7 +214,7 @@ class Gate:
         if place:
             if not place.exists():
                 raise UserError(
-                    f"--gate: {short_path(place)} is not there: bash eval.sh --save_baseline FILE makes one"
+                    f"--gate: {short_path(place)} does not exist: bash eval.sh --save_baseline FILE writes one"
                 )
             try:
                 baseline = read_all(place, _tell)[1]
@@ -226,7 +233,7 @@ class Gate:
         known = dict.fromkeys(one.cell.key for one in self.baseline)
         if self.place and not known.keys() & set(keys):
             shown = ", ".join([*known][:5]) + (", …" if len(known) > 5 else "")
-            raise UserError(f"--gate: {short_path(self.place)} has no cell of this run; it has {shown}")
+            raise UserError(f"--gate: {short_path(self.place)} has no result of this run; it has {shown}")
 
     def close(self, run: Mapping[str, str] | None = None) -> ExitStatus:
         """Check and save the results in output/; ``run`` is as in :func:`check`.
@@ -236,9 +243,7 @@ class Gate:
         root = output_root()
         place = self.place and self.place.resolve()
         if run is None and place and not is_zipfile(place) and place.is_relative_to(root.resolve()):
-            raise UserError(
-                "--gate: the baseline is what is in output/ now: give an older one, or a saved file"
-            )
+            raise UserError("--gate: the baseline is the present output/: give an older one, or a saved file")
         try:
             now = read_all(root, _tell)[1]
         except UserError as error:
@@ -261,7 +266,7 @@ class Gate:
         assert self.place
         checks = check(self.baseline, now, run)
         place = short_path(self.place)
-        lines = list(told(checks))
+        lines = list(table_lines(checks))
         for line in lines:
             show(line)
         path = log_root() / "gate.xml"
@@ -290,14 +295,14 @@ class Gate:
         assert self.save
         why = "" if scored else "there is no result"
         if failed := sum(map(bool, run.values())):
-            why = f"{counted(failed, 'cell')} failed"
+            why = f"{counted(failed, 'result')} failed"
         elif status == ExitStatus.FELL:  # else the baseline would go down with every fall
             why = "the gate failed"
         if why:
             show(f"not saved: {why}; {short_path(self.save)} stays as it is")
             return ExitStatus.COMPLETE if status == ExitStatus.FELL else ExitStatus.FAILED
         count = _write(self.save, lambda: write_saved(self.save or Path(), scored))
-        show(f"baseline of {counted(count or 0, 'cell')}: {short_path(self.save)}")
+        show(f"baseline of {counted(count or 0, 'result')}: {short_path(self.save)}")
         return ExitStatus.COMPLETE
 
 
@@ -324,7 +329,7 @@ def _tell(line: str) -> None:
     say(f"note: {plain(line)}")
 
 
-def told(checks: Sequence[Check]) -> Iterator[str]:
+def table_lines(checks: Sequence[Check]) -> Iterator[str]:
     """Yield the lines of the table of checks."""
     rows: list[tuple[str, ...]] = [("gate", "metric", "baseline", "now", "change", "", "")]
     rows += [
@@ -339,12 +344,10 @@ def told(checks: Sequence[Check]) -> Iterator[str]:
         )
         for one in checks
     ]
-    widths = [max(columns_of(row[n]) for row in rows) for n in range(6)]
+    widths = [max(cell_len(row[n]) for row in rows) for n in range(6)]
     for row in rows:
         padded = [
-            " " * (width - columns_of(text)) + text
-            if n in (2, 3, 4)
-            else text + " " * (width - columns_of(text))
+            " " * (width - cell_len(text)) + text if n in (2, 3, 4) else text + " " * (width - cell_len(text))
             for n, (text, width) in enumerate(zip(row, widths, strict=False))
         ]
         yield "  ".join([*padded, row[6]]).rstrip()

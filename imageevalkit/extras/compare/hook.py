@@ -38,8 +38,8 @@ class GateHook(ResultsHook):
         place = self.given.extra["compare"]["gate"]
         if self.given.detach and place:
             raise UserError(
-                "--detach ends before the gate has looked, whose exit status nobody would see: leave one of them out; "
-                f"when the run has ended, bash eval.sh --gate {shlex.quote(short_path(place))} tells the same"
+                "--detach ends before the gate, so its exit status would be lost: leave one of them out, "
+                f"or run bash eval.sh --gate {shlex.quote(short_path(place))} when the run has ended"
             )
         self._gate.check_cells(plan.cells)
 

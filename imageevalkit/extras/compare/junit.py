@@ -24,10 +24,10 @@ class Case(NamedTuple):
     skipped: str = ""
 
 
-def junit_xml(suite: str, cases: Sequence[Case], properties: Mapping[str, str], said: str) -> str:
+def junit_xml(suite: str, cases: Sequence[Case], properties: Mapping[str, str], output: str) -> str:
     """Return one test suite as XML that is valid by the schemas of Jenkins and Apache Ant.
 
-    ``said`` becomes the standard output of the suite."""
+    ``output`` becomes the standard output of the suite."""
     root = ElementTree.Element(
         "testsuite",
         {
@@ -48,11 +48,11 @@ def junit_xml(suite: str, cases: Sequence[Case], properties: Mapping[str, str], 
         about = {"classname": _text(one.classname), "name": _text(one.name), "time": "0"}
         case = ElementTree.SubElement(root, "testcase", about)
         if one.failure:
-            told = {"message": _text(one.failure), "type": "gate"}
-            ElementTree.SubElement(case, "failure", told).text = _text(one.failure)
+            attributes = {"message": _text(one.failure), "type": "gate"}
+            ElementTree.SubElement(case, "failure", attributes).text = _text(one.failure)
         elif one.skipped:
             ElementTree.SubElement(case, "skipped", {"message": _text(one.skipped)})
-    ElementTree.SubElement(root, "system-out").text = _text(said)
+    ElementTree.SubElement(root, "system-out").text = _text(output)
     ElementTree.SubElement(root, "system-err")
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'

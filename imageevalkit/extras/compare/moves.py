@@ -16,7 +16,7 @@ from imageevalkit.report.reading import headline_of
 from imageevalkit.store.jsonl import Tell
 from imageevalkit.store.results import Metric
 
-UNTOLD, WITHIN_NOISE = "cannot be told apart", "within the judge's noise"
+NOT_SIGNIFICANT, WITHIN_NOISE = "no significant difference", "within the judge's noise"
 _MOST_GRADES = 12  # a scale with more values is not one of grades: judges rarely give the same value
 _SAME = 1e-9  # of the scale
 
@@ -54,8 +54,8 @@ class Agreement:
 class Move:
     """The change of a ``metric``. ``cell`` is model/benchmark, or the benchmark if the models differ.
 
-    ``found`` compares after - before. If it is paired, it covers the items that both results have: their
-    means may differ a little from the values of all items in ``before`` and ``after``. ``warning`` says that
+    ``found`` compares after - before. A paired comparison covers the items that both results have. Their
+    means may differ a little from ``before`` and ``after``, the values of all items. ``warning`` says that
     a judge has drifted."""
 
     cell: str
@@ -86,14 +86,15 @@ class Move:
 
     @property
     def verdict(self) -> str:
-        """``better``, ``worse``, ``cannot be told apart``, ``within the judge's noise`` or ``not tested``.
+        """``better``, ``worse``, ``no significant difference``, ``within the judge's noise`` or ``not tested``.
 
-        Two judges, and metrics that are not headline metrics, get ``higher`` and ``lower``: no file says
-        whether a lower value is better (as for an edit distance)."""
+        Two judges, and metrics that are not headline metrics, get ``higher`` and ``lower``: a lower value may
+        be better (an edit distance).
+        """
         if self.found.p is None:
             return "not tested"
-        if not self.found.told:
-            return WITHIN_NOISE if self.found.within_noise else UNTOLD
+        if not self.found.is_significant:
+            return WITHIN_NOISE if self.found.within_noise else NOT_SIGNIFICANT
         if self.agreement or not self.headline:
             return "higher" if self.found.difference > 0 else "lower"
         return "better" if self.found.difference > 0 else "worse"
@@ -108,7 +109,7 @@ class Move:
     def summary(self) -> str:
         """``37 of 1,000 items moved: 12 up, 25 down``."""
         if not self.items:
-            return "the files do not say what each item gives"
+            return "the files have no values of items"
         up = sum(one.moved > 0 for one in self.moved)
         how = f": {up:,} up, {len(self.moved) - up:,} down" if self.moved else ""
         return f"{len(self.moved):,} of {len(self.items):,} items moved{how}"
@@ -117,8 +118,9 @@ class Move:
 def moves_of(pairs: Sequence[Pair], names: tuple[str, str], tell: Tell) -> list[Move]:
     """Return the change of every metric that both results of a pair have, headline metrics first.
 
-    Holm's method adjusts p over the headline metrics of all ``pairs``, and separately over all other metrics:
-    else hundreds of subgroups would hide a change of a headline metric."""
+    Holm's method adjusts p over the headline metrics of all ``pairs``, and separately over all other metrics.
+    Otherwise hundreds of subgroups would hide a change of a headline metric.
+    """
     found = [move for pair in pairs for move in _of_pair(pair, names, tell)]
     for is_headline in (True, False):
         places = [n for n, move in enumerate(found) if move.headline == is_headline]
@@ -139,7 +141,7 @@ def _of_pair(pair: Pair, names: tuple[str, str], tell: Tell) -> list[Move]:
     for name, scored in zip(names, (before, after), strict=True):
         if scored.result.withheld:
             tell(
-                f"{cell}: '{name}' has no whole score ({scored.result.withheld}): compared on what both have"
+                f"{cell}: '{name}' has no complete score ({scored.result.withheld}): compared on common items"
             )
         if scored.result.drift:
             tell(f"{cell}: '{name}': {scored.result.drift}")
@@ -158,7 +160,7 @@ def _of_pair(pair: Pair, names: tuple[str, str], tell: Tell) -> list[Move]:
             continue
         comparison = compare(one, other)
         if not comparison.paired and (before.result.limit != after.result.limit or left_out):
-            tell(f"{cell}: {metric} is not compared: the results are of other items, which nothing pairs")
+            tell(f"{cell}: {metric} is not compared: the results are on other items, and nothing pairs them")
             continue
         items = _items(other.metric, one.metric, {**before.prompts, **after.prompts})
         agreement = _agreement(items) if pair.judges and items else None

@@ -20,7 +20,7 @@ def _pair(texts: Sequence[str], where: str) -> tuple[str, str]:
 OPTIONS = {
     "gate": Option(
         "BASELINE",
-        "fail with status 4 where a score fell below that of BASELINE: an older output folder, or a saved file",
+        "fail with status 4 if a score fell below BASELINE: an older output folder, or a saved file",
         folder,
         absolute=absolute,
         command="gate",
@@ -36,7 +36,7 @@ OPTIONS = {
     ),
     "compare": Option(
         "A B",
-        "what moved: two models, output folders, or evaluators (MODEL/BENCHMARK@EVALUATOR)",
+        "compare two models, output folders, or evaluators (MODEL/BENCHMARK@EVALUATOR)",
         _pair,
         prefetch="",
         command="compare",

@@ -16,7 +16,7 @@ from imageevalkit.report.reading import Scored, may_compare, read_all, read_belo
 from imageevalkit.store.cell import Cell, output_root, short_path
 from imageevalkit.store.jsonl import Tell
 
-FOLDER, MODEL, CELL = "a folder of results", "a model", "a cell"
+FOLDER, MODEL, CELL = "a folder of results", "a model", "a result"
 
 
 class Side(NamedTuple):
@@ -99,7 +99,7 @@ def _by_path(word: str, path: Path, tell: Tell) -> Side:
             root, found = read_all(place, tell)
             return _chosen(_side_of_path(word, place, root, found), evaluator)
     raise UserError(
-        f"'{word}' is not there: --compare takes models, folders of results, or MODEL/BENCHMARK@EVALUATOR"
+        f"'{word}' does not exist: --compare takes models, folders of results, or MODEL/BENCHMARK@EVALUATOR"
     )
 
 
@@ -153,13 +153,13 @@ def _by_name(word: str, path: Path, known: Sequence[Cell], tell: Tell) -> Side:
     names = dict.fromkeys([*(one.model for one in known), *(one.key for one in known)])
     there = f"{short_path(output_root())} has {some([*dict.fromkeys(one.model for one in known)], ', ')}"
     raise UserError(
-        f"'{word}' is no model, cell or folder with results{suggest(word.partition('@')[0], names)}; "
+        f"'{word}' is no model, result or folder with results{suggest(word.partition('@')[0], names)}; "
         f"{there if known else f'{short_path(output_root())} has no results'}"
     )
 
 
 class _Named(NamedTuple):
-    """A model or a cell in output/, with the evaluator that the word names (or empty)."""
+    """A model or a result in output/, with the evaluator that the word names (or empty)."""
 
     kind: str
     name: str

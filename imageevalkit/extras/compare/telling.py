@@ -8,14 +8,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from rich.cells import cell_len
+
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, show
 from imageevalkit.common.machine import garbage_collection
-from imageevalkit.common.text import columns_of, csv_text, fit, plain
-from imageevalkit.extras.compare.moves import UNTOLD, WITHIN_NOISE, Agreement, Item, Move, moves_of
+from imageevalkit.common.text import csv_text, plain
+from imageevalkit.extras.compare.moves import NOT_SIGNIFICANT, WITHIN_NOISE, Agreement, Item, Move, moves_of
 from imageevalkit.extras.compare.sides import find_sides, pairs_of
 from imageevalkit.metrics import grouped
-from imageevalkit.report.leaderboard import format_value
+from imageevalkit.report.leaderboard import fit, format_value
 from imageevalkit.report.pages import COMPARISON_PAGE, comparison_page
 from imageevalkit.store.cell import COMPARISONS, output_root, short_path
 from imageevalkit.store.results import DRIFTED, folder_name
@@ -93,10 +95,10 @@ def verdict(move: Move) -> str:
     """Return the verdict as shown. Without a difference, it adds the smallest one that the test detects.
 
     If a judge has drifted, the verdict says so."""
-    said = move.verdict
-    if said in (UNTOLD, WITHIN_NOISE) and move.smallest:
-        said += f" (from ±{format_value(move.smallest, move.scale)} on)"
-    return f"{said}; {DRIFTED}" if move.warning else said
+    text = move.verdict
+    if text in (NOT_SIGNIFICANT, WITHIN_NOISE) and move.smallest:
+        text += f" (from ±{format_value(move.smallest, move.scale)} on)"
+    return f"{text}; {DRIFTED}" if move.warning else text
 
 
 def kappa(found: Agreement) -> str:
@@ -115,11 +117,11 @@ def _value(value: float, move: Move) -> str:
 def shown(moves: Sequence[Move]) -> tuple[list[Move], int]:
     """Return the metrics to show and the number of all others.
 
-    Shown are the headline metrics, and those of the others with the most significant changes."""
+    Shown are the headline metrics, and other metrics with the most significant changes."""
     headline = [move for move in moves if move.headline]
-    told = [move for move in moves if not move.headline and move.found.told]
-    told.sort(key=lambda move: move.found.adjusted or 0.0)
-    kept = headline + told[:_OTHERS]
+    significant = [move for move in moves if not move.headline and move.found.is_significant]
+    significant.sort(key=lambda move: move.found.adjusted or 0.0)
+    kept = headline + significant[:_OTHERS]
     return kept, len(moves) - len(kept)
 
 
@@ -148,7 +150,10 @@ def terminal(moves: Sequence[Move], names: tuple[str, str]) -> Iterator[str]:
         table.append([plain(one) for one in row] + ([_agreement(move)] if judges else []))
     yield _grid([*header, *["agreement"] * judges], table, {1, 2, 3, 5, 6})
     if more:
-        yield f"{more:,} more metrics are in comparison.csv; of those that are no headline a few that moved are shown"
+        yield (
+            f"{more:,} more metrics are in comparison.csv; the table has the headline metrics and the most "
+            "significant other changes"
+        )
     for move in kept:
         if not move.headline:
             continue
@@ -180,7 +185,7 @@ def _grid(header: Sequence[str], table: Sequence[Sequence[str]], right: set[int]
     width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
     if not sys.stdout.isatty():
         width = max(width, _WIDEST)
-    widths = [max(map(columns_of, column)) for column in zip(header, *table, strict=True)]
+    widths = [max(map(cell_len, column)) for column in zip(header, *table, strict=True)]
     words = [n for n, name in enumerate(header) if name in _WORDS]
     spare = width - len(_GAP) * (len(header) - 1) - sum(widths) + widths[narrow]
     spare += sum(widths[n] - min(widths[n], _LEAST) for n in words)
@@ -251,7 +256,12 @@ def page(moves: Sequence[Move], names: tuple[str, str], notes: Sequence[str]) ->
         ]
 
     def listed(one: Item, move: Move) -> list[str]:
-        return [one.item, fit(one.prompt, _LONGEST_PROMPT), _value(one.before, move), _value(one.after, move)]
+        return [
+            one.item,
+            fit(one.prompt, _LONGEST_PROMPT),
+            _value(one.before, move),
+            _value(one.after, move),
+        ]
 
     sections = [
         {

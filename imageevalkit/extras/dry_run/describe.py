@@ -16,27 +16,27 @@ from imageevalkit.common.errors import ExitStatus, show
 from imageevalkit.common.machine import available_cores
 from imageevalkit.common.text import counted, dollars, some
 from imageevalkit.extension_points import connected
+from imageevalkit.extras.dry_run.forecasts import Request, ask
 from imageevalkit.jobs.estimates import SECONDS_OF_A_REPLY, SECONDS_OF_AN_IMAGE, Estimate
 from imageevalkit.jobs.plan import (
-    AdoptOrder,
     EvaluateOrder,
     GenerateOrder,
     Job,
     Plan,
-    RewriteOrder,
     ServeOrder,
     cell_of,
 )
 from imageevalkit.plan.config import DRIVER_PYTHON, Config, python_of
 from imageevalkit.plan.options import resolve
-from imageevalkit.plan.planner import Request, ask, plan_run, text_of
-from imageevalkit.plan.sbatch import replicas_of, words_for_size
+from imageevalkit.plan.planner import plan_run
+from imageevalkit.slurm.commands import replicas_of, sbatch_words, with_nodes, words_for_size
 from imageevalkit.store.cell import Cell
 
 
 def _show(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
-    options = replace(resolve(given, config), needs_keys=False)
-    text, status = describe(plan_run(options, config))
+    options = with_nodes(replace(resolve(given, config), needs_keys=False), config)
+    plan = plan_run(options, config)
+    text, status = describe(plan, sbatch_words(config, plan) if plan.cluster else {})
     show(text)
     for scheduler in connected("scheduler", options.active_extras).values():
         show(scheduler.describe(options))
@@ -46,18 +46,20 @@ def _show(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
 COMMANDS = [Command("--dry_run", _show, uses_results=False)]
 
 
-def describe(plan: Plan) -> tuple[str, ExitStatus]:
+def describe(plan: Plan, sbatch: Mapping[str, Sequence[str]] = {}) -> tuple[str, ExitStatus]:
     """Returns the plan in words, and the status FAILED if a cell is blocked or cannot be counted.
+
+    ``sbatch`` has the options of each job on Slurm, by name.
 
     The text has a line for each job and cell, then the notes of the plan and its totals. Images are counted
     in the driver's environment, the questions of an evaluation in its own environment.
     """
     order = "side by side" if plan.parallel else "one after another"
     if plan.parallel is None and any(job.follows for job in plan.jobs):
-        order += ", APIs judging images as they are made"
+        order += ", API judges start during generation"
     if plan.cluster:
         order = "through Slurm"
-    lines = [f"plan: {counted(len(plan.cells), 'cell')}, {counted(len(plan.jobs), 'job')}, {order}"]
+    lines = [f"plan: {counted(len(plan.cells), 'result')}, {counted(len(plan.jobs), 'job')}, {order}"]
     status = ExitStatus.FAILED if plan.blocked else ExitStatus.COMPLETE
     requests = {job.name: _requests(plan, job) for job in plan.jobs}
     _ask_all(plan, itertools.chain(*requests.values()))
@@ -70,13 +72,13 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
             program = job.order.python or program
         lines.append(f"{job.name}: {program}, {gpus_of(job)}, {counted(job.cores, 'core')}")
         if plan.cluster:
-            words = plan.cluster.sbatch[job.name]
+            words = sbatch[job.name]
             lines.append(f"  sbatch {shlex.join([*words_for_size(job, words), *words])}")
         if isinstance(job.order, ServeOrder):
             served = ", ".join(job.cells)
             lines.append(f"  serves {job.order.judge} ({job.order.command[0]}) to {served}")
         for request in requests[job.name]:
-            for cell, (estimate, was_counted) in zip(request.text["cells"], request.told, strict=True):
+            for cell, (estimate, was_counted) in zip(request.text["cells"], request.answers, strict=True):
                 found = Estimate(*estimate)
                 estimates.append(found._replace(seconds=found.seconds / replicas_of(job)))
                 lines.append(f"  {cell}: {found.text}")
@@ -106,21 +108,22 @@ def _totals(estimates: Sequence[Estimate], blocked: int) -> list[str]:
         for one in estimates
         if not one.wait
     )
-    parts = [f"{counted(images, 'image')} to make", counted(requests, "API request"), money]
+    parts = [f"{counted(images, 'image')} to generate", counted(requests, "API request"), money]
     parts += [f"about {counted(math.ceil(seconds / 60), 'minute')}"] * bool(seconds)
     parts += dict.fromkeys(one.wait for one in estimates if one.wait)
     lines = [f"total: {', '.join(parts)}"]
     if seconds and (at_once := {one.at_once for one in estimates if one.requests and not one.wait}):
         lines.append(
-            f"  assumed: {SECONDS_OF_AN_IMAGE:g} s for an image where none was made before, {SECONDS_OF_A_REPLY:g} s "
-            f"for a judge's reply, {max(at_once)} requests at a time (--num_workers)"
+            f"  assumed: {SECONDS_OF_AN_IMAGE:g} s for an image of a model without earlier images, "
+            f"{SECONDS_OF_A_REPLY:g} s for "
+            f"a judge's reply, {max(at_once)} requests at a time (--num_workers)"
         )
     if untimed := list(dict.fromkeys(one.untimed for one in estimates if one.untimed)):
         lines.append(
             f"  not in it: the time that this machine takes for {some(untimed, ', ')}; --limit 4 tries it"
         )
     if blocked:
-        lines.append(f"  not in it: {counted(blocked, 'blocked cell')}")
+        lines.append(f"  not in it: {counted(blocked, 'blocked result')}")
     return lines
 
 
@@ -152,14 +155,10 @@ def _requests(plan: Plan, job: Job) -> list[Request]:
             {"cells": [cell], "order": job.order, "images": _images_of(plan, job, cell_of(cell))}
             for cell in job.cells
         )
-        return [
-            Request(("imageevalkit.extras.dry_run.questions",), python, text, tuple(job.secrets))
-            for text in texts
-        ]
-    if isinstance(job.order, GenerateOrder):
-        return [Request(("imageevalkit.generate.estimate",), DRIVER_PYTHON, text_of(job), tuple(job.secrets))]
-    if isinstance(job.order, AdoptOrder | RewriteOrder):  # the program of the job itself: python -m MODULE
-        return [Request((job.command[2], "--forecast"), DRIVER_PYTHON, text_of(job), tuple(job.secrets))]
+        return [Request(job.order.kind, python, text, tuple(job.secrets)) for text in texts]
+    if job.order and not job.always:
+        text = {"cells": job.cells, "order": job.order, "shard": job.shard}
+        return [Request(job.order.kind, DRIVER_PYTHON, text, tuple(job.secrets))]
     return []
 
 
@@ -186,7 +185,7 @@ def _ask_all(plan: Plan, requests: Iterable[Request]) -> None:
     cores = available_cores()
     together: dict[tuple[str, ...], dict[str, list[Request]]] = {}
     for request in requests:
-        place = (*request.program, request.python, *request.secrets)
+        place = (request.kind, request.python, *request.secrets)
         benchmark = cell_of(request.text["cells"][0]).benchmark
         together.setdefault(place, {}).setdefault(benchmark, []).append(request)
     groups = [list(of_benchmarks.values()) for of_benchmarks in together.values()]

@@ -7,7 +7,7 @@ from imageevalkit.plan.config import Option, parse_boolean
 OPTIONS = {
     "dry_run": Option(
         "",
-        "show the plan: jobs, environments, images to make; start nothing",
+        "show the plan: jobs, environments, images to generate; start nothing",
         parse_boolean,
         prefetch="",
         group="jobs",

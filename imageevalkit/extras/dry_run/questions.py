@@ -1,4 +1,4 @@
-"""Estimates the questions and cost of evaluate jobs for ``--dry_run``, which sends requests on stdin."""
+"""Estimates the questions and cost of evaluate jobs for ``--dry_run``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from imageevalkit.api.prices import quoted
 from imageevalkit.api.sender import kind_of_sender
 from imageevalkit.benchmark.contract import Benchmark
 from imageevalkit.benchmark.question import Question
-from imageevalkit.common.errors import ExitStatus, run_main
 from imageevalkit.evaluate.interview import Interview
 from imageevalkit.evaluate.scoring import judged_items
 from imageevalkit.extension_points import connected
-from imageevalkit.jobs.estimates import SECONDS_OF_A_REPLY, Datasets, Estimate, Forecast, tell_forecasts
+from imageevalkit.jobs.estimates import SECONDS_OF_A_REPLY, Datasets, Estimate, Forecast
 from imageevalkit.jobs.plan import EvaluateOrder
 from imageevalkit.judges.api import cost_of_asking, money_in_words, tokens_in_words
 from imageevalkit.judges.choice import ApiSettings, JudgeOptions, is_judge
@@ -23,7 +22,7 @@ from imageevalkit.store import fingerprint as fp
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import MODEL_NAME_MARK, Item, as_shown
 from imageevalkit.store.jsonl import Reader
-from imageevalkit.store.states import ImageState, images_to_come, scorable, survey_images
+from imageevalkit.store.states import ImageState, scorable, survey, survey_images, to_come
 
 _ORDER = Reader(EvaluateOrder)
 
@@ -40,32 +39,32 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
     def asked(cell: Cell) -> Estimate:
         if registry.benchmark_class(cell.benchmark) is None:
             name = f"eval/{cell.benchmark}.sh"
-            return Estimate(f"{name} evaluates it, and does not tell what it asks", untimed=name)
+            return Estimate(f"{name} evaluates it, and does not list its questions", untimed=name)
         settings = datasets.settings.get(cell.benchmark, {})
         benchmark = registry.make_benchmark(cell.benchmark, settings, order.judge)
         known = Interview(cell, benchmark, *_shown(cell, benchmark, order, images, datasets), order)
         waiting = known.open()
-        said = f"{len(waiting)} of {known.requests} questions to ask of {known.evaluator.id}"
+        text = f"{len(waiting)} of {known.requests} questions to ask of {known.evaluator.id}"
         usd: float | None = 0.0
         is_vllm = order.judge.startswith("vllm:")
         if waiting and is_judge(order.judge):
             usd, words = effort(order.judge, waiting, order.judge_options)
-            said += f", {words}"
+            text += f", {words}"
         later = [kind.planned(known, order) for kind in connected("after_questions").values()]
         again = sum(requests for requests, _ in later)
-        said += "".join(f"; {words}" for _, words in later if words)
+        text += "".join(f"; {words}" for _, words in later if words)
         if waiting and known.depend_on_answers:
-            said += "; their answers may lead to more"
+            text += "; their answers may lead to more"
         options, sender = order.judge_options, kind_of_sender(order.judge_options.sender)
         is_api = order.judge.startswith("openai:") or bool(is_vllm and options.kwargs.get("base_url"))
         if not is_api:
-            return Estimate(said, untimed=known.evaluator.id.partition("/")[0] if waiting else "")
+            return Estimate(text, untimed=known.evaluator.id.partition("/")[0] if waiting else "")
         requests = len(waiting) + again
         if waiting and usd is not None:
             usd *= requests / len(waiting)  # a repeated question costs the same as the first time
         is_unpriced = usd is None or (again and not waiting and not is_vllm)
         return Estimate(
-            said,
+            text,
             requests=requests,
             usd=usd or 0.0,
             unpriced=requests if is_unpriced else 0,
@@ -93,8 +92,8 @@ def _shown(
 ) -> tuple[Sequence[Item], Mapping[str, ImageState]]:
     """Returns the items with the prompts that the judge gets, and the states of the images after the run."""
     if images and images["kind"] != "generate":
-        [to_come] = connected("images_to_come", [images["kind"]]).values()
-        return to_come(cell, images, datasets)
+        [of_extra] = connected("images_to_come", [images["kind"]]).values()
+        return of_extra(cell, images, datasets)
     items = datasets.items(cell, order.limit)
     if images:
         task, of_task = datasets[cell.benchmark].dataset_task, images["settings"]
@@ -105,6 +104,19 @@ def _shown(
         blank = order.official and benchmark.scores_blank
         states = scorable(survey_images(cell, items, mend=False).states, blank)
     return judged_items(cell, items), states
+
+
+def images_to_come(
+    cell: Cell,
+    items: Sequence[Item],
+    settings: Mapping[str, Any] | None,
+    overwrite: bool = False,
+    retry_refused: bool = False,
+) -> dict[str, ImageState]:
+    """Returns the images by id that will exist after generation. Raises as generation would; only reads."""
+    found = survey(cell, items, settings, pixels=True)
+    anew = {item.id: to_come(item) for item in found.to_make(overwrite, retry_refused)}
+    return scorable({**found.states, **anew}, blank=False)
 
 
 def effort(judge: str, questions: Sequence[Question], options: JudgeOptions) -> tuple[float | None, str]:
@@ -123,12 +135,3 @@ def effort(judge: str, questions: Sequence[Question], options: JudgeOptions) -> 
         return cost_of_asking(questions, price), money_in_words(questions, price)
     price = price.at(sender.price_share)
     return cost_of_asking(questions, price), f"{money_in_words(questions, price)}, {sender.way}"
-
-
-def main() -> ExitStatus:
-    """Prints one line for each cell of the requests on stdin."""
-    return tell_forecasts(forecast_of)
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
+
 from imageevalkit import registry
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.assets import HubAsset, Needed
@@ -16,7 +18,7 @@ from imageevalkit.assets.check import check_asset, is_offline
 from imageevalkit.benchmark.contract import benchmark_code
 from imageevalkit.cli.command_line import Command
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, show
-from imageevalkit.common.text import columns_of, some
+from imageevalkit.common.text import some
 from imageevalkit.plan.benchmarks import BenchmarkChoice, ConfiguredJudge, choose_benchmark
 from imageevalkit.plan.config import Config, program_of
 from imageevalkit.plan.models import check_model, model_needs, model_tasks, resolve_model
@@ -25,7 +27,7 @@ from imageevalkit.plan.options import LAUNCHERS
 YES, NO, NOTHING, LATER = "yes", "no", "-", "1st run"
 _LEGEND = (
     f"{YES}: it is here · {NO}: it is missing · {NOTHING}: none is needed",
-    f"{LATER}: the first run downloads it, or bash utils/prefetch.sh before",
+    f"{LATER}: the first run downloads it, or bash eval.sh prefetch before",
 )
 
 
@@ -142,12 +144,12 @@ def _plugins() -> list[tuple[str, dict[str, str]]]:
 
 def _table(title: str, shown: Sequence[str], rows: Sequence[_Row], columns: int | None) -> list[str]:
     texts = [[title, *shown], *([f"  {row.name}", *(getattr(row, name) for name in shown)] for row in rows)]
-    widths = [max(map(columns_of, of_column)) for of_column in zip(*texts, strict=True)]
+    widths = [max(map(cell_len, of_column)) for of_column in zip(*texts, strict=True)]
     lines = list[str]()
     for text, row in zip(texts, [None, *rows], strict=True):
-        cells = [word + " " * (width - columns_of(word)) for word, width in zip(text, widths, strict=True)]
+        cells = [word + " " * (width - cell_len(word)) for word, width in zip(text, widths, strict=True)]
         whole = "  ".join(cells).rstrip()
-        fits = row is None or columns is None or columns_of(whole) <= columns
+        fits = row is None or columns is None or cell_len(whole) <= columns
         lines += [whole] if fits else ["  ".join(cells[:-1]).rstrip(), f"      {text[-1]}"]
         if row and row.problem:
             lines.append(f"      {row.problem}")
@@ -169,7 +171,7 @@ def _model(config: Config, name: str, tasks: Sequence[str], remedies: _Remedies)
     except (UserError, CellFailure) as error:
         row.problem = str(error)
     if row.weights == NO:
-        remedies.add("weights of a model", "bash utils/prefetch.sh --model_names NAME", name)
+        remedies.add("weights of a model", "bash eval.sh prefetch --model_names NAME", name)
     return row
 
 
@@ -231,7 +233,7 @@ def _benchmark(config: Config, name: str, task: str, remedies: _Remedies) -> _Ro
     except (UserError, CellFailure) as error:
         row.problem = str(error)
     if NO in (row.data, row.weights):
-        remedies.add("data and weights of a benchmark", "bash utils/prefetch.sh --ds_names NAME", name)
+        remedies.add("data and weights of a benchmark", "bash eval.sh prefetch --ds_names NAME", name)
     return row
 
 

@@ -4,6 +4,4 @@ from __future__ import annotations
 
 from imageevalkit.plan.config import Option, parse_boolean
 
-OPTIONS = {
-    "list": Option("", "show the models and benchmarks there are", parse_boolean, prefetch="", command="list")
-}
+OPTIONS = {"list": Option("", "show all models and benchmarks", parse_boolean, prefetch="", command="list")}

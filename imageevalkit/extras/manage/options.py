@@ -7,12 +7,10 @@ from imageevalkit.plan.config import Option, parse_boolean
 OPTIONS = {
     "status": Option(
         "",
-        "show how far the runs are that have not ended; start nothing",
+        "show the progress of unfinished runs; start nothing",
         parse_boolean,
         prefetch="",
         command="status",
     ),
-    "cancel": Option(
-        "", "end the runs that have not ended, and their jobs", parse_boolean, prefetch="", command="cancel"
-    ),
+    "cancel": Option("", "end unfinished runs and their jobs", parse_boolean, prefetch="", command="cancel"),
 }

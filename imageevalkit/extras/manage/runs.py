@@ -11,26 +11,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.cli.command_line import Command
-from imageevalkit.cli.launcher import has_launcher, launcher_of
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, say, show
 from imageevalkit.common.machine import start_of
 from imageevalkit.common.redaction import one_line
-from imageevalkit.common.slurm import SlurmFailed
 from imageevalkit.common.text import counted
+from imageevalkit.jobs.launcher import has_launcher, launcher_of
 from imageevalkit.jobs.plan import Plan, cell_of, load_plan, read_outcome, stop_path
 from imageevalkit.jobs.progress import ProgressReader
 from imageevalkit.plan.config import Config
-from imageevalkit.slurm.commands import Slurm
-from imageevalkit.slurm.submitted import files_of, run_of, waiting_or_running
+from imageevalkit.slurm.commands import Slurm, SlurmFailed, files_of, run_of, waiting_or_running
 from imageevalkit.store.cell import log_root, short_path
 
 
 class _UnderWay(NamedTuple):
     """A run that has not ended.
 
-    ``launcher`` is the id of its launcher process on this machine (None: no such process), ``host`` the name
-    of another machine with the launcher (empty: none). ``jobs`` are the numbers of its jobs in Slurm's queue.
+    ``launcher`` is the id of its launcher process on this machine (None: no such process). ``host`` is the
+    name of another machine with the launcher (empty: this machine or unknown). ``jobs`` are the numbers of
+    its jobs in Slurm's queue.
     """
 
     plan: Plan
@@ -39,14 +38,14 @@ class _UnderWay(NamedTuple):
     jobs: list[str]
 
     def __str__(self) -> str:
-        told = [f"run {short_path(self.plan.run_folder)}"]
+        parts = [f"run {short_path(self.plan.run_folder)}"]
         if self.launcher:
-            told.append(f"process {self.launcher}")
+            parts.append(f"process {self.launcher}")
         if self.host:
-            told.append(f"watched from {self.host}")
+            parts.append(f"watched from {self.host}")
         if self.jobs:
-            told.append(f"{counted(len(self.jobs), 'job')} in Slurm's queue")
-        return ", ".join(told)
+            parts.append(f"{counted(len(self.jobs), 'job')} in Slurm's queue")
+        return ", ".join(parts)
 
 
 def _watching(folder: Path) -> tuple[int | None, str]:
@@ -86,7 +85,7 @@ def _under_way() -> Iterator[_UnderWay]:
             else:
                 yield _UnderWay(plan, launcher, host, jobs)
     if unseen:
-        raise UserError(f"runs on a cluster are not all seen: {unseen}")
+        raise UserError(f"the list lacks runs on the cluster: {unseen}")
 
 
 def show_status(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
@@ -115,7 +114,7 @@ def show_status(given: Mapping[str, Any], config: Config, here: Path) -> ExitSta
 def cancel(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
     """Ends each run of this user: its launcher ends its jobs.
 
-    If the launcher has gone, or is on another machine, Slurm cancels the jobs.
+    If the launcher has ended, or is on another machine, Slurm cancels the jobs.
 
     Raises UserError: Slurm does not cancel a job, or its queue cannot be read.
     """
@@ -124,7 +123,7 @@ def cancel(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
         there = True
         folder = Path(run.plan.run_folder)
         if (owner := folder.stat().st_uid) != os.getuid():
-            say(f"not cancelled: {run}: it is that of user {owner}")
+            say(f"not cancelled: {run}: user {owner} owns it")
             continue
         try:
             # A launcher on another machine reads this file: it submits no more jobs and reports the end.

@@ -17,7 +17,7 @@ from imageevalkit.store.results import Drift
 BEFORE = 2
 """The number of replies of the earlier run that are compared, if there are so many."""
 _CONFIRMED = 5
-"""The number of replies in this run to a question whose first reply differs from those before."""
+"""The number of replies in this run to a question whose first reply differs from the earlier replies."""
 # The highest rate of false alarms: the share of runs with an unchanged judge that report a drift.
 _ALARM = 0.01
 # Providers' log-probabilities vary by about one percent from call to call, even at temperature 0.

@@ -18,7 +18,7 @@ def _count_or_none(text: str, where: str) -> int:
 OPTIONS = {
     "judge_repeats": Option(
         "N",
-        "ask N questions of each cell again, and the judge's probes: its noise and drift",
+        "ask N questions of each result again, and probe questions, to measure noise and drift",
         _count_or_none,
         default=0,
         config="JUDGE_REPEATS",

@@ -1,4 +1,4 @@
-"""Tells the evaluate jobs how many questions they ask again; with a budget, these questions have jobs of their own."""
+"""Plans the repeated questions: in the evaluate jobs or, with a budget, in jobs of their own."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ class Probing:
 
     def _series(self, run: str) -> dict[str, Series]:
         """Returns the replies to each probe in the first run and in ``run``."""
-        said = _said(self.path)
+        said = _records_by_run(self.path)
         return _compared(said, said, run)
 
     def _elsewhere(self, run: str) -> tuple[str, dict[str, Series]]:
@@ -264,8 +264,8 @@ class Probing:
 
         A series has the first replies there, and the replies here in ``run``.
         """
-        known = [_said(path) for path in self.folder.glob("*/probes.jsonl") if path != self.path]
-        mine = _said(self.path)
+        known = [_records_by_run(path) for path in self.folder.glob("*/probes.jsonl") if path != self.path]
+        mine = _records_by_run(self.path)
         firsts = [(_first_of(said), said) for said in known if _first_of(said)]
         if not firsts:
             return "", {}
@@ -344,7 +344,7 @@ _Runs = dict[str, dict[str, list[_Record]]]
 """Records by probe and run, in the order of the file."""
 
 
-def _said(path: Path) -> _Runs:
+def _records_by_run(path: Path) -> _Runs:
     found: _Runs = {probe.name: defaultdict(list) for probe in PROBES}
     for record in read_jsonl(path, _RECORD):
         thinks = answer_in(record.get("raw") or "") is None
@@ -353,9 +353,9 @@ def _said(path: Path) -> _Runs:
     return found
 
 
-def _first_of(said: _Runs) -> list[_Record]:
+def _first_of(by_probe: _Runs) -> list[_Record]:
     """Returns the first record of each probe."""
-    return [next(iter(runs.values()))[0] for runs in said.values() if runs]
+    return [next(iter(runs.values()))[0] for runs in by_probe.values() if runs]
 
 
 def _compared(before: _Runs, now: _Runs, run: str) -> dict[str, Series]:

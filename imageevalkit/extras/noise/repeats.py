@@ -5,12 +5,12 @@ The repeated replies are in ``repeats.jsonl``, separate from the answers that co
 The standard error of a metric M from the judge's randomness is estimated as follows. Let x and y be two
 independent replies to question j from the same distribution. If y replaces x, M changes by d. To first order
 the replies to different questions change M independently, so E[d²] = 2 · (variance of M due to j). Variances
-of independent replies add up: the standard error of M is √(Q / N · Σ d² / 2), where N of the Q questions are
-a random sample (by hash). The code replaces a block of questions at once: the mixed terms of d² have mean
-zero, the sum over blocks has the same mean, and fewer metrics are computed. If a repeated answer would lead
-to other questions, these are not asked, so M changes only by the value of the answer itself. (Two
-measurements per subject: J. M. Bland and D. G. Altman, "Measurement error", BMJ 313 (1996) 744; a sample for
-the whole: W. G. Cochran, "Sampling Techniques", section 2.3.)
+of independent replies add up. With a random sample (by hash) of N of the Q questions, the standard error of M
+is √(Q / N · Σ d² / 2). The code replaces a block of questions at once, to compute fewer metrics. The mixed
+terms of d² have mean zero, so the sum over blocks has the same mean. If a repeated answer would lead to other
+questions, these are not asked, so M changes only by the value of the answer itself. (Two measurements per
+subject: J. M. Bland and D. G. Altman, "Measurement error", BMJ 313 (1996) 744; a sample for the whole: W. G.
+Cochran, "Sampling Techniques", section 2.3.)
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Repeated(NamedTuple):
 class Repeats(AfterQuestions):
     """The repeated questions of ``interview`` and the judge's probes; empty if the benchmark asks no judge.
 
-    The costs are added to those of the interview. Raises CellFailure if a file cannot be read or written.
+    The costs are added to the interview's costs. Raises CellFailure if a file cannot be read or written.
     """
 
     def __init__(
@@ -151,8 +151,8 @@ class Repeats(AfterQuestions):
         return replace(result, noise=noise, notes=[*drifted, *result.notes], provenance=origin)
 
     def summary(self, result: Result) -> str:
-        told = self._summary(result.noise, result.headline)
-        return "; ".join(filter(None, [told, from_elsewhere(self.interview)]))
+        text = self._summary(result.noise, result.headline)
+        return "; ".join(filter(None, [text, from_elsewhere(self.interview)]))
 
     def ask_probes(self, progress: ProgressWriter) -> None:
         """Asks the judge's probes once in a run. The caller asks the questions that count first: these have
@@ -171,8 +171,8 @@ class Repeats(AfterQuestions):
                 self._paid += len(self._probing.paid) - before
                 self._spend(self._probing.usd)
         if (found := self._probing.drift(self._probe_run)) and not found.found:
-            told = f", another answer to {', '.join(found.changed)}" if found.changed else ""
-            say(f"{found.asked} probes: the judge of {found.since[:10]}{told}")
+            text = f", another answer to {', '.join(found.changed)}" if found.changed else ""
+            say(f"{found.asked} probes: the judge of {found.since[:10]}{text}")
 
     def ask_again(self, progress: ProgressWriter) -> None:
         """Asks a sample of questions again. If the judge fails, this prints the reason; the replies so far
@@ -327,7 +327,7 @@ class Repeats(AfterQuestions):
     ) -> Noise | None:
         """Returns the noise measured by this run, or else by the last run with repeats on record, or None.
 
-        ``metrics`` are those of ``scores``, from the answers that count.
+        ``metrics`` are the metrics of ``scores``, from the answers that count.
         """
         probing, places = self._probing, self._places
         if probing and self._judge:
@@ -446,7 +446,7 @@ def notes_of(noise: Noise | None, probes_file: str = "") -> list[str]:
     if noise is None:
         return []
     notes = list[str]()
-    end = "scores of before and after do not compare"
+    end = "older and newer scores are not comparable"
     if (of := noise.repeats) and of.found:
         day = of.since[:10] or "an unknown day"
         notes.append(
@@ -458,7 +458,7 @@ def notes_of(noise: Noise | None, probes_file: str = "") -> list[str]:
         shown = ", ".join(of.changed[:3]) + " …" * (len(of.changed) > 3)
         than = f"on {of.since[:10]}"
         if of.host:
-            than = f"at {of.host} {than}: two endpoints serve other things under one name"
+            than = f"at {of.host} {than}: two endpoints serve different models under one name"
             probes_file = str(PurePath(probes_file).parent.parent)  # the folder of all hosts
         notes.append(
             f"{DRIFTED}: {len(of.changed)} of {of.asked} probes ({shown}) have another answer than {than}; {end}. "

@@ -1,4 +1,4 @@
-"""The command ``bash utils/prefetch.sh``: downloads all that the models and benchmarks of a run need."""
+"""The command ``bash eval.sh prefetch``: downloads all that the models and benchmarks of a run need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from imageevalkit.plan.options import Options, options_over
 
 
 class Request:
-    """The files to download or check for the options of a run. ``remarks`` tell the user about files that are not.
+    """The files to download or check for the options of a run. ``remarks`` name files that are neither.
 
     ``data`` are benchmark files by benchmark, ``assets`` all other files, with the models or benchmarks that
     need them. ``problems``: needs that are unknown because of an error.
@@ -105,7 +105,7 @@ def main() -> ExitStatus:
     """Download or check all files. Problems are reported in one message at the end, with exit status 1."""
     words = sys.argv[1:]
     if words[:1] != ["--config-fd"]:
-        raise UserError("start this as bash utils/prefetch.sh --help")
+        raise UserError("start this as bash eval.sh prefetch --help")
     request = read_request(parse(words[2:], PREFETCH), read_config(int(words[1])))
     # Python would wait for running downloads; the next call resumes them
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -117,7 +117,7 @@ def main() -> ExitStatus:
             files = files_of()
             found = report(files) if request.only_checks else fetch(files, request.mirror)
         except (CellFailure, OSError) as failure:
-            found = [_said(failure)]
+            found = [_line_of(failure)]
         problems += [f"{name}: {problem}" for problem in found]
     problems += _placed(request)
     if problems:
@@ -145,19 +145,19 @@ def _placed(request: Request) -> list[str]:
             else:
                 found = fetch_asset(asset, name, request.reads_all, request.mirror)
         except (CellFailure, OSError) as failure:
-            found = Finding([f"{name_of(asset)}: " * isinstance(failure, OSError) + _said(failure)])
+            found = Finding([f"{name_of(asset)}: " * isinstance(failure, OSError) + _line_of(failure)])
         for note in found.notes:
             show(f"note: {note}")
         outcome = f"all right {how}" if request.only_checks else "all right"
         if not found.is_known:
-            outcome = "is there; nothing tells what its files must be"
+            outcome = "exists; its expected files are unknown"
         if not found.problems:
             show(f"{name} for {whose}: {outcome}")
         problems += [f"{whose}: {problem}" for problem in found.problems]
     return problems
 
 
-def _said(failure: CellFailure | OSError) -> str:
+def _line_of(failure: CellFailure | OSError) -> str:
     """Returns one line about ``failure``, with the file's name for an OSError."""
     if isinstance(failure, OSError):
         return one_line(f"{failure.strerror or failure}" + f": {failure.filename}" * bool(failure.filename))

@@ -8,8 +8,6 @@ OPTIONS = {
     "mirror": Option(
         "DIR", "copy data and code from DIR/<owner>/<repo>/<commit>/…, no internet", folder, prefetch="own"
     ),
-    "check": Option("", "only report what is missing or wrong, by size", parse_boolean, prefetch="own"),
-    "hashes": Option(
-        "", "verify the content of every file too, not only its size", parse_boolean, prefetch="own"
-    ),
+    "check": Option("", "only report missing files and files of a wrong size", parse_boolean, prefetch="own"),
+    "hashes": Option("", "also verify the content of every file", parse_boolean, prefetch="own"),
 }

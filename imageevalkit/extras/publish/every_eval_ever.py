@@ -31,7 +31,7 @@ from imageevalkit.store.results import ItemPart, Metric, Result
 VERSION = "0.3.0"
 _LIBRARY = "ImageEvalKit"
 _UNKNOWN = "unknown"
-_ADDED = ("kwargs.lora", "kwargs.denoiser")  # weights beside those of the model's repository
+_ADDED = ("kwargs.lora", "kwargs.denoiser")  # weights beside the model's repository
 _UNITS = {1.0: "proportion", 100.0: "percent"}
 
 
@@ -62,7 +62,7 @@ def why_not_of_hub(result: Result) -> str:
             return f"it has {added[0]}"
         kwargs = _kwargs(one)
         if not any(kwargs == default for default in _defaults(one)):
-            return "its settings are not those of an entry of its model"
+            return "its settings differ from every entry of its model"
     return ""
 
 
@@ -88,7 +88,7 @@ def files_of(report: CellReport, items: Sequence[ItemView]) -> dict[str, bytes]:
     what = result.score_name("").replace("/@", "@")
     time, part = result.provenance.get("time", ""), _part(result).removeprefix(".")
     about = f"{_LIBRARY}/{what}/{result.model}/{time}/{part or 'all'}"
-    # the format wants a UUID of version 4; it is a hash, so that the same result gets the same name
+    # the format requires a UUID of version 4; this one is a hash, so that the same result gets the same name
     name = str(uuid.UUID(bytes=hashlib.sha256(to_bytes(about)).digest()[:16], version=4))
     folder = f"data/imageevalkit-{_portable(result.benchmark)}/{'/'.join(map(_portable, model.split('/')))}"
     valued = {metric: found for metric, found in result.metrics.items() if found.value is not None}

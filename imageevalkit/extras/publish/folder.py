@@ -40,7 +40,7 @@ def check_folder(folder: Path) -> None:
         raise UserError(f"--publish: {folder} is no folder")
     if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
         raise UserError(
-            f"--publish: {folder} holds other files: give a new folder, or that of an earlier --publish"
+            f"--publish: {folder} holds other files: give a new folder, or the folder of an earlier --publish"
         )
 
 
@@ -132,8 +132,8 @@ def _say(folder: Path, cells: Sequence[CellReport], models: Iterable[str], tell:
     repos = dict.fromkeys(Path(name).parent.parent.as_posix() for name in models)
     if not repos:
         tell(
-            "no .eval_results: no result is a whole, official measurement of a model on the Hub, by a benchmark whose "
-            "dataset is there"
+            "no .eval_results: no result is a complete, official measurement of a model on the Hub, by a benchmark "
+            "whose dataset is there"
         )
     tell(f"nothing was uploaded; to do so: hf upload <you>/<name> {place} . --repo-type dataset")
     for repo in map(shlex.quote, repos):
@@ -195,10 +195,11 @@ def _card(cells: Sequence[CellReport]) -> str:
             {"config_name": "scores", "data_files": "scores.jsonl"},
         ],
     )
-    said = grouped(((why, one) for one in results for why in caveats(one)), lambda each: each[0])
+    remarks = grouped(((why, one) for one in results for why in caveats(one)), lambda each: each[0])
     licences = dict.fromkeys(line for one in results for line in _licences(one.benchmark))
     named = [
-        f"- {why}: {', '.join(f'{one.model} / {one.benchmark}' for _, one in of)}" for why, of in said.items()
+        f"- {why}: {', '.join(f'{one.model} / {one.benchmark}' for _, one in of)}"
+        for why, of in remarks.items()
     ]
     parts = [
         f"---\n{data.to_yaml()}\n---\n",
@@ -209,7 +210,11 @@ def _card(cells: Sequence[CellReport]) -> str:
         "Prompts and questions are the benchmarks' own: their licences hold for them.\n",
         *[f"{line}\n" for line in licences],
         markdown_text([cell for cell in cells if cell.result]).rstrip() + "\n",
-        *(["## What is no whole, official measurement\n", "\n".join(named) + "\n"] if named else []),
+        *(
+            ["## Results that are no complete, official measurement\n", "\n".join(named) + "\n"]
+            if named
+            else []
+        ),
     ]
     return "\n".join(parts)
 
@@ -228,8 +233,9 @@ def _licences(benchmark: str) -> list[str]:
 def _eval_results(results: Sequence[Result], tell: Tell) -> dict[str, str]:
     """Return ``.eval_results/<benchmark>.yaml`` of each model, by path, for full, official results only.
 
-    ``tell`` gets a line for each Hub model whose weights or settings are changed, and for models that would
-    share a file: they are left out."""
+    ``tell`` gets a line for each model that is left out. These are Hub models with changed weights or
+    settings, and models that would share a file.
+    """
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
     from huggingface_hub.utils import yaml_dump
 
@@ -258,7 +264,7 @@ def _eval_results(results: Sequence[Result], tell: Tell) -> dict[str, str]:
             for name in result.headline
             if (metric := result.metrics[name]).value is not None
         ]
-        # the first result of a model is that of the latest evaluator: it wins
+        # the first result of a model is by the latest evaluator: it wins
         path = f"{model}/.eval_results/{result.benchmark}.yaml"
         found.setdefault(path, yaml_dump(eval_result_entries_to_yaml(entries)))
         of_model.setdefault(path, {})[result.model] = None

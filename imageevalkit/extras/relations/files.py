@@ -17,8 +17,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
+
 from imageevalkit.common.images import reduced
-from imageevalkit.common.text import columns_of
 from imageevalkit.extras.relations.recognition import Points
 from imageevalkit.extras.relations.relations import (
     KINDS,
@@ -66,7 +67,7 @@ def read(folder: Path) -> Relations | None:
 
 
 def _is_understood(found: Relations) -> bool:
-    """Whether this version knows the settings and codes. Raises ValueError for an invalid setting."""
+    """Whether this version has the settings and codes. Raises ValueError for an invalid setting."""
     _SETTINGS.read(found.settings)
     codes = {code for pair in found.pairs for code in (str(pair.code), *pair.codes)}
     names = {name for pair in found.pairs for name in (pair.first, pair.second)}
@@ -225,7 +226,7 @@ def _map(relations: Relations, title: str) -> Figure:
     from matplotlib.figure import Figure
 
     names = relations.dimensions
-    longest = max(columns_of(name) for name in names)
+    longest = max(cell_len(name) for name in names)
     left, top = 0.5 + 0.085 * longest, 0.75 + 0.06 * longest
     legend = left + len(names) * _SIDE + max(0.4, 0.06 * longest)
     width, height = legend + 3.1, max(top + len(names) * _SIDE + 0.3, top + 5.2)

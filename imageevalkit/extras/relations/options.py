@@ -26,7 +26,7 @@ def parse_relations(text: str, where: str = "--relations") -> dict[str, list[str
 OPTIONS = {
     "relations": Option(
         '"x=a,b;y=c/5,d/5"',
-        "how scores of an item relate, by benchmark; c/5: from 0 to 5",
+        "relations between the scores of an item, by benchmark; c/5: from 0 to 5",
         parse_relations,
         default={},
         group="results",

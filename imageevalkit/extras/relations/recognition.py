@@ -76,7 +76,7 @@ def find_relations(
     ``asked``: the user named the metrics.
 
     Raises: UserError: A metric is unknown or has a value beyond its scale, no pair has an item, or two pairs
-    have the same name in the official file.
+    share a name in the official file.
     """
     known = [name for one in scored for name in one.values]
     columns = [Column.find(text, known) for text in metrics]

@@ -28,8 +28,9 @@ NONE: Final = -1
 
 
 class Kind(NamedTuple):
-    """The look of a relation: the ``colour`` of its field in the map, the ``ink`` and ``mark`` on the field,
-    and its ``type`` in the official file."""
+    """The appearance of a relation in the map: the ``colour`` of its field, with ``ink`` and ``mark``.
+    ``type`` is its name in the official file.
+    """
 
     name: str
     label: str
@@ -62,12 +63,12 @@ def reversed_code(code: int) -> int:
 class Thresholds:
     """The thresholds of the relations of values from 0 to 1. Defaults: the official ``relation.yaml``.
 
-    A point is in the synergy region if both values are above ``synergy``, in the bottleneck region if both
-    are below ``bottleneck``, and otherwise in the trade-off region.
+    A point is in the synergy region if both values are above ``synergy``, and in the bottleneck region if
+    both are below ``bottleneck``. All other points are in the trade-off region.
 
     * Synergy, bottleneck: at least the share ``synergy_density``, ``bottleneck_density`` is in the region.
     * Tilt: one side of the regression line has more than 1 / ``dominance_ratio`` times the points of the
-      other side. Line and points are those of the trade-off region.
+      other side. Line and points belong to the trade-off region.
     * Dispersion: the correlation is below ``tradeoff_corr``.
 
     Raises ValueError if a threshold is out of range.

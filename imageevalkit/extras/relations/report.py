@@ -19,11 +19,11 @@ from imageevalkit.store.jsonl import Tell
 def update_relations(
     cells: Sequence[CellReport], keys: Sequence[str], asked: Mapping[str, Any], tell: Tell, refuse: Tell
 ) -> dict[str, Relations]:
-    """Return the relations by the key of the cell, and write their files if scores or wishes are new.
+    """Return the relations by the key of the cell, and write their files if scores or options are new.
 
-    ``keys`` are the cells of this run. ``asked`` are the user's wishes for them: ``relations``, metrics by
-    benchmark, and ``relations_kwargs``, changed settings. ``refuse`` gets a line for each of these cells whose
-    relations cannot be computed, ``tell`` for each other cell.
+    ``keys`` are the cells of this run. ``asked`` has the user's options for them: ``relations`` (metrics by
+    benchmark) and ``relations_kwargs`` (changed settings). ``refuse`` gets a line for each of these cells
+    whose relations cannot be computed, ``tell`` for each other cell.
 
     A cell has relations if the user asks for them, if it has files of an earlier run, or if its benchmark has
     :attr:`~imageevalkit.benchmark.contract.Benchmark.relations`. Each failure gets one line.

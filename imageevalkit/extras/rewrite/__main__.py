@@ -1,7 +1,6 @@
 """The rewrite job: rewrites the prompts of a run before generation, in the driver's environment.
 
-Only this job contacts the rewriter's endpoint, so generate jobs need no access to it. With ``--forecast`` it
-estimates the requests of such jobs.
+Only this job contacts the rewriter's endpoint, so generate jobs need no access to it.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from imageevalkit.api.prices import quoted
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, run_main, say, worst
 from imageevalkit.common.redaction import one_line
 from imageevalkit.common.text import counted
+from imageevalkit.extras.rewrite.order import RewriteOrder
 from imageevalkit.extras.rewrite.rewriting import STAGE, RewriteRun, make_rewriter, read_replies, texts_of
-from imageevalkit.jobs.estimates import SECONDS_OF_A_REPLY, Datasets, Estimate, Forecast, job_or_forecast
+from imageevalkit.jobs.estimates import SECONDS_OF_A_REPLY, Datasets, Estimate, Forecast
 from imageevalkit.jobs.plan import (
     STATUS_OF_STATE,
-    RewriteOrder,
     cell_of,
     given_job,
     outcome_of,
@@ -62,15 +61,15 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         waiting = [question for name, question in questions.items() if name not in known]
         # the estimate of the first cell includes requests that several cells share
         known.update(questions)
-        said = (
+        line = (
             f"{len(waiting)} of {counted(len(questions), 'rewrite request')} to send to {rewriter.model_id}"
         )
         if not waiting:
-            return Estimate(said)
+            return Estimate(line)
         price = quoted(rewriter.settings.price_of(rewriter.model_id), vars(rewriter.settings))
         usd = cost_of_asking(waiting, price)
         return Estimate(
-            f"{said}, {money_in_words(waiting, price)}",
+            f"{line}, {money_in_words(waiting, price)}",
             requests=len(waiting),
             usd=usd or 0.0,
             unpriced=len(waiting) if usd is None else 0,
@@ -83,4 +82,4 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
 
 
 if __name__ == "__main__":
-    run_main(job_or_forecast(main, forecast_of))
+    run_main(main)

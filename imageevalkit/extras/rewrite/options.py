@@ -7,7 +7,7 @@ from imageevalkit.plan.config import Option, parse_kwargs
 OPTIONS = {
     "prompt_rewriter": Option(
         "dtm|wise",
-        "have a language model rewrite the prompts before images are made",
+        "rewrite the prompts with a language model before generation",
         lambda text, where: text.strip(),
         default="",
         config="PROMPT_REWRITER",
@@ -16,7 +16,7 @@ OPTIONS = {
     ),
     "rewriter_kwargs": Option(
         '"p=1,q=2"',
-        "settings of the prompt rewriter, over REWRITER_KWARGS_MAP",
+        "settings of the prompt rewriter; override REWRITER_KWARGS_MAP",
         parse_kwargs,
         default={},
         group="images",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 from imageevalkit import registry
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.common.errors import UserError
-from imageevalkit.jobs.plan import Job, RewriteOrder
-from imageevalkit.judges.rewriter import Rewriter
+from imageevalkit.extras.rewrite.contract import Rewriter
+from imageevalkit.extras.rewrite.order import RewriteOrder
+from imageevalkit.jobs.plan import Job
 from imageevalkit.plan.benchmarks import checked
 from imageevalkit.plan.config import DRIVER_PYTHON, Config, parse_kwargs
 from imageevalkit.plan.options import Options
@@ -49,7 +50,7 @@ def rewrite_jobs(run: Run) -> list[Job]:
 
     Raises UserError: the key or the price of the rewriter is missing.
     """
-    options, rewriter = run.options, run.options.rewriter
+    options, rewriter = run.options, cast("Rewriter | None", run.options.rewriter)
     cells = [cell for model in options.models for cell in run.open_cells(model)]
     if rewriter is None or not options.rewrites or not cells:
         return []

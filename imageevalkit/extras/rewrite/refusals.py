@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # A model may refuse in words, which must not become the prompt of an image. A real prompt may begin like a
-# refusal ("Sorry, no vacancy: a neon sign"), so a refusal must also contain one of the phrases of _REFUSED.
+# refusal ("Sorry, no vacancy: a neon sign"). So a refusal must also contain one of the phrases of _REFUSED.
 _NOT = r"""(?:can['’]?t|can\ ?not|could\ not|couldn['’]t|won['’]t|will\ not|unable\ to
     |not\ (?:be\ )?(?:able|allowed|permitted|comfortable)(?:\ to)?)"""
 _OPENING = re.compile(

@@ -24,12 +24,13 @@ from imageevalkit.common.errors import say
 from imageevalkit.common.locks import held
 from imageevalkit.common.redaction import one_line, redact
 from imageevalkit.common.text import counted, dollars, some
+from imageevalkit.extras.rewrite.contract import NotRewritten, Rewriter
+from imageevalkit.extras.rewrite.order import RewriteOrder
 from imageevalkit.extras.rewrite.refusals import is_refusal
-from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, BenchmarkSettings, Outcome, RewriteOrder
+from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, BenchmarkSettings, Outcome
 from imageevalkit.jobs.progress import Progress, ProgressWriter, watched
 from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
-from imageevalkit.judges.rewriter import NotRewritten, Rewriter
 from imageevalkit.store.cell import REWRITES, Cell, output_root, short_path
 from imageevalkit.store.items import Item, ShownTexts, items_of
 from imageevalkit.store.jsonl import JsonlWriter, Reader, read_jsonl
@@ -70,7 +71,7 @@ class _Record(TypedDict):
 
 _RECORD = Reader(_Record)
 _CUT = (
-    "the reply was cut where it had all tokens that it may have; a model that thinks needs more: --rewriter_kwargs "
+    "the reply reached its token limit; a model that thinks needs more: --rewriter_kwargs "
     "'extra_body={\"max_tokens\":8000}'"
 )
 
@@ -219,7 +220,7 @@ def outcome_of(shown: Sequence[ShownTexts], *more: str) -> Outcome:
         )
     message = "; ".join([*parts, *filter(None, more)])
     if not rewritten:
-        return Outcome(FAILED, f"{message}: the images would be those of the raw prompts")
+        return Outcome(FAILED, f"{message}: the images would have the raw prompts")
     return Outcome(INCOMPLETE if lost else COMPLETE, message)
 
 
@@ -346,8 +347,8 @@ class RewriteRun:
         if self.problem and (left := [name for name in requests if name not in self._replies]):
             return Outcome(
                 FAILED,
-                f"{self.problem} ({len(left)} of {counted(len(requests), 'request')} left; the same command goes on "
-                "from here)",
+                f"{self.problem} ({len(left)} of {counted(len(requests), 'request')} left; the same command "
+                "resumes here)",
             )
         shown = planned.shown(self._replies, self._errors)
         usd = self._paid(planned)

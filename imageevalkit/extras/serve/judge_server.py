@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from imageevalkit.common import logs
+from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, run_main, worst
+from imageevalkit.common.locks import open_lock, take_lock
 from imageevalkit.common.python_path import usable_paths
 from imageevalkit.common.redaction import environ_with
 from imageevalkit.jobs.plan import (
@@ -30,7 +32,7 @@ from imageevalkit.jobs.plan import (
     write_outcome,
 )
 from imageevalkit.jobs.progress import Progress, ProgressReader, ProgressWriter
-from imageevalkit.judges.server import Address
+from imageevalkit.judges.server import DIED, ERROR, ServerAddress
 from imageevalkit.plan.config import OUR_PATHS
 from imageevalkit.run.runner import (
     Guarded,
@@ -40,7 +42,6 @@ from imageevalkit.run.runner import (
     last_line,
     lifeline,
     log_of,
-    past_proxies,
     shorten,
     tail_of,
 )
@@ -53,7 +54,40 @@ _MOST_READ = 1 << 20  # bytes of a reply: a foreign server on the port may send 
 _PORTS = 3  # tries: another process may take a port before the server does
 _LIVES = 2  # in one cell: a cell that kills the server twice would kill it again
 _LOG_TAIL = 1 << 16
-_TELLING = re.compile(r"(?:\b[\w.]*(?:Error|Exception)|\berror): .+")
+_ERROR_LINE = re.compile(r"(?:\b[\w.]*(?:Error|Exception)|\berror): .+")
+
+
+class Address(ServerAddress):
+    """The address file for the job that serves the judge. Creating it removes the state of an earlier job."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = open_lock(self._keeper)
+        take_lock(self._lock, self._keeper, wait=True)
+        self.forget()
+
+    @property
+    def wanted(self) -> bool:
+        """True if a client waits to ask questions."""
+        return self._wanted.exists()
+
+    def give(self, base_url: str) -> None:
+        """Announces that the judge answers at ``base_url``."""
+        write_atomic(self.path, base_url)
+
+    def give_up(self, why: str, for_good: bool) -> None:
+        """Announces that the judge will not answer: ever, or about the present cell. ``why`` is one line."""
+        write_atomic(self.path, (ERROR if for_good else DIED) + why)
+
+    def withdraw(self) -> None:
+        """Announces that the judge does not answer now: clients wait."""
+        self.path.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Removes the address and all requests for a server."""
+        self.withdraw()
+        self._wanted.unlink(missing_ok=True)
 
 
 class JudgeServer:
@@ -138,37 +172,37 @@ class JudgeServer:
             self._give_up(what, shorten(last_line(str(self._log))))
 
     def _ended(self, how: str) -> None:
-        said = self._said()
+        last_error = self._last_error()
         if self._healthy:
             self._address.withdraw()
             self._deaths += 1
             if self._deaths < _LIVES:
                 self._start(self._port)  # the same port: retried requests find the server there
             else:
-                self._give_up(f"died {self._deaths} times ({how})", said)
-        elif "address already in use" in said.lower():
-            self._take_another_port(f"could not start ({how})", said)
+                self._give_up(f"died {self._deaths} times ({how})", last_error)
+        elif "address already in use" in last_error.lower():
+            self._take_another_port(f"could not start ({how})", last_error)
         else:
-            self._give_up(f"could not start ({how})", said)
+            self._give_up(f"could not start ({how})", last_error)
 
-    def _take_another_port(self, what: str, said: str = "") -> None:
+    def _take_another_port(self, what: str, last_error: str = "") -> None:
         self._ports_taken += 1
         if self._ports_taken < _PORTS:
             self._start(_free_port())
         else:
-            self._give_up(what, said)
+            self._give_up(what, last_error)
 
-    def _give_up(self, what: str, said: str) -> None:
+    def _give_up(self, what: str, last_error: str) -> None:
         self._hopeless = self._deaths < _LIVES  # the server did not even start
-        told = f": {said.rstrip('.')}" if said else ""
+        detail = f": {last_error.rstrip('.')}" if last_error else ""
         self._address.give_up(
-            f"the server of judge {self._order.judge} {what}{told}; log {short_path(self._log)}",
+            f"the server of judge {self._order.judge} {what}{detail}; log {short_path(self._log)}",
             for_good=self._hopeless,
         )
 
-    def _said(self) -> str:
+    def _last_error(self) -> str:
         """Return the line of the log that best explains why the server ended."""
-        found = map(_TELLING.search, tail_of(self._log, _LOG_TAIL, self._log_start))
+        found = map(_ERROR_LINE.search, tail_of(self._log, _LOG_TAIL, self._log_start))
         lines = [match[0] for match in found if match]
         # processes that only pass on the error of another one mention its "root cause", and end last
         causes = [line for line in lines if "root cause" not in line]
@@ -241,9 +275,8 @@ class _SharedEvaluation:
         return worst(STATUS_OF_STATE[one.state] if one else ExitStatus.FAILED for one in outcomes)
 
     def _evaluate(self, part: Job) -> None:
-        """Evaluates the cells of ``part``, and writes the outcome of those for which its process writes none."""
+        """Evaluates the cells of ``part``. If its process writes no outcome of a cell, this function does."""
         environ = job_environ(part, {}, int(os.environ.get(CORES_ENV, part.cores)))
-        environ |= past_proxies(environ)
         # metric models of the part need the GPUs first
         self._server.next_cell(makes_room=part.gpus > 0)
         before = int(os.environ.get(ATTEMPT_ENV, "1")) - 1
@@ -259,8 +292,8 @@ class _SharedEvaluation:
             if not run.is_worth_retry(status):
                 break
         for key in self._plan.lacking(part):
-            said = shorten(last_line(log := log_of(part, key)))
-            problem = f"left no outcome, {how}" + (f": {said}" if said else "")
+            last_error = shorten(last_line(log := log_of(part, key)))
+            problem = f"left no outcome, {how}" + (f": {last_error}" if last_error else "")
             logs.append(REPO / log, f"=== {FAILED}: {problem}")
             write_outcome(self._folder, cell_of(key), part.step, Outcome(FAILED, problem))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from imageevalkit.assets.check import hub_secrets
 from imageevalkit.common.errors import UserError
@@ -15,6 +16,28 @@ from imageevalkit.plan.stage_jobs import Run, ServedJudge
 from imageevalkit.store.cell import log_root
 
 _RETRIES = 1
+_MAX_LOGPROBS = 20  # the maximum of the OpenAI API, and the default of top_logprobs
+
+
+def serve_command(settings: ServerSettings, executable: Path, model: str, gpus: int) -> list[str]:
+    """Returns the ``vllm serve`` command for ``model`` (a hub id or a folder), without the port."""
+    flags = {
+        "host": "127.0.0.1",
+        "served-model-name": model,
+        # sampling parameters missing in a request: as in an official evaluator's plain `vllm serve`
+        "generation-config": "auto",
+        "max-logprobs": str(_MAX_LOGPROBS),
+        # no memory for videos: it would be missing in the cache
+        "limit-mm-per-prompt": '{"video": 0}',
+        # else the log has a line per question, which hides errors
+        "uvicorn-log-level": "warning",
+        "tensor-parallel-size": str(gpus or ""),
+        # not "auto" without a GPU: vLLM's automatic length is then 512
+        "max-model-len": str(settings.max_model_len or "auto" * bool(gpus)),
+        "revision": settings.revision,
+    }
+    given = [word for name, value in flags.items() if value for word in (f"--{name}", value)]
+    return [str(executable), "serve", model, *given, *settings.further_flags()]
 
 
 def _order(run: Run, judge: ConfiguredJudge, settings: ServerSettings) -> ServeOrder:
@@ -31,7 +54,7 @@ def _order(run: Run, judge: ConfiguredJudge, settings: ServerSettings) -> ServeO
     return ServeOrder(
         judge=choice.full_name,
         model=model,
-        command=settings.command(executable, model, takes),
+        command=serve_command(settings, executable, model, takes),
         secrets=hub_secrets(judge.weights),
         gpus=takes,
         start_timeout=settings.start_timeout,

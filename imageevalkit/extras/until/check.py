@@ -49,7 +49,7 @@ def check_until(options: Options, benchmarks: Mapping[str, BenchmarkChoice]) -> 
         if is_given:
             raise UserError(f"--until does not go with {name}: {why}")
     return [
-        f"--until cannot stop {name} early, all of its images are made: {choice.needs_all_items}"
+        f"--until cannot stop {name} early; all of its images are generated, because {choice.needs_all_items}"
         for name, choice in benchmarks.items()
         if choice.needs_all_items
     ]

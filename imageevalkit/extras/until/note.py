@@ -26,8 +26,8 @@ def _stopped_early(coverage: Coverage, until: Until) -> list[str]:
     if not coverage.unasked:
         return []
     counts = f"{coverage.asked:,} of {coverage.expected:,} items were asked for (--until)"
-    told = [
+    verdicts = [
         f"{name}: {better} > {next(one for one in until.pair if one != better)}, settled after {items:,}"
         for name, (better, items) in until.better.items()
     ]
-    return [f"{counts}; {'; '.join(told) or 'nothing is settled yet'}"]
+    return [f"{counts}; {'; '.join(verdicts) or 'nothing is settled yet'}"]

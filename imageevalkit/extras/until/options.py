@@ -20,7 +20,7 @@ def _rivals(text: str, where: str) -> tuple[str, str]:
 OPTIONS = {
     "until": Option(
         '"a vs b"',
-        "stop asking for images of a benchmark once it is settled which of the two models is better",
+        "stop a benchmark once a test shows which of two models is better",
         _rivals,
         group="what to evaluate",
     )

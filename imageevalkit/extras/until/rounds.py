@@ -101,7 +101,7 @@ class _Rounds:
             return summary
         for name in in_rounds:
             if name not in self._settled:
-                what = "the same command goes on" if name in self._asked else "all items were asked for"
+                what = "the same command continues" if name in self._asked else "all items were asked for"
                 say(f"{name}: it is not settled which of the two is better; {what}")
         stopped = self._asked.keys() - self._settled
         return replace(summary, status=worst([summary.status, *[ExitStatus.INCOMPLETE] * bool(stopped)]))
@@ -132,18 +132,18 @@ class _Rounds:
         if asked < total:
             self._asked[benchmark] = asked
         elif found:
-            say(f"{benchmark}: all items are asked for already; {found.told(self._rivals)}")
+            say(f"{benchmark}: all items are asked for already; {found.summary(self._rivals)}")
         else:
-            say(f"{benchmark}: of {counted(total, 'item')} none can be spared")
+            say(f"{benchmark}: all {counted(total, 'item')} are needed")
         return asked < total
 
     def _goes_on(self, benchmark: str) -> bool:
         """Reads the results of a round and sets the size of the next. Returns True if there is a next one."""
         found, asked = self._look(benchmark), self._asked[benchmark]
         if found is None or found.asked < asked:
-            say(f"{benchmark}: stopped after {asked:,} items, which lack a score")
+            say(f"{benchmark}: stopped after {asked:,} items, some without a score")
             return False
-        say(f"{benchmark}: {found.told(self._rivals)}")
+        say(f"{benchmark}: {found.summary(self._rivals)}")
         if found.unfit:
             del self._asked[benchmark]
             return False
@@ -152,9 +152,7 @@ class _Rounds:
             self._settled.add(benchmark)
             return False
         if found.verdicts and found.both <= self._both.get(benchmark, 0):
-            say(
-                f"{benchmark}: stopped after {asked:,} items: the last round has brought no score of both models"
-            )
+            say(f"{benchmark}: stopped after {asked:,} items: the last round added no score of both models")
             return False
         self._both[benchmark] = found.both
         more = next_round(asked, found.total)

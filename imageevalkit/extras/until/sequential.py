@@ -3,16 +3,16 @@
 Items come in a random order that is the same for both models. Each item has a difference x of the two models'
 scores, from -1 to 1 of the scale. A bet against the hypothesis "the first model is not better" gains capital
 with each item on which the first model is better. Under the hypothesis the expected capital never grows, so
-it reaches 1 / α at any time with a probability of at most α (Ville 1939). The bets are those of Waudby-Smith
-and Ramdas, "Estimating means of bounded random variables by betting" (Journal of the Royal Statistical
-Society B 86, 2024): the capital is Π (1 + λ · (x - m)). Here it is the mean over a grid of λ, which needs no
-guess of the size of the difference.
+it reaches 1 / α at any time with a probability of at most α (Ville 1939). Waudby-Smith and Ramdas define the
+bets ("Estimating means of bounded random variables by betting", Journal of the Royal Statistical Society B
+86, 2024). The capital is Π (1 + λ · (x - m)). Here it is the mean over a grid of λ, which needs no guess of
+the size of the difference.
 
 A verdict for either model needs two bets, each at α / 2, against these hypotheses:
 
-* The mean over all items of this benchmark is not above 0. Items are drawn without replacement: after a sum S
+* The mean over all items of this benchmark is not above 0. Items are drawn without replacement. After a sum S
   of n of N items, the expectation of the next item is at most m = -S / (N - n) (section 5 there). This bet
-  bounds how often a verdict differs from that of a run of all items.
+  bounds how often a verdict differs from the verdict of all items.
 * The models are equal on prompts of this kind: m = 0. Of two equal models, one is ahead on the N prompts by
   chance; this bet avoids a verdict then.
 """
@@ -71,7 +71,7 @@ def verdict(
         sign: log_capital(sign * differences, total, kinds, np.asarray(shares, float)) for sign in (1, -1)
     }
     reached = {sign: np.flatnonzero(capital >= needed) for sign, capital in capitals.items()}
-    # the first verdict stands: later items do not change it
+    # the first verdict is final: later items do not change it
     if settled := {int(places[0]): sign for sign, places in reached.items() if len(places)}:
         place = min(settled)
         sign = settled[place]

@@ -48,7 +48,7 @@ class Look(NamedTuple):
             if one.first_is_better is not None
         }
 
-    def told(self, models: Sequence[str]) -> str:
+    def summary(self, models: Sequence[str]) -> str:
         """Return the state as one line of text."""
         better, parts = self.better(models), list[str]()
         for name, one in self.verdicts.items():
@@ -92,10 +92,10 @@ def look(first: Cell, second: Cell, tell: Tell) -> Look | None:
                 continue
             both = max(both, drawn.both)
             units = drawn.differences, total / drawn.size, drawn.groups, drawn.shares
-            told = verdict(*units, len(names))
+            one_verdict = verdict(*units, len(names))
         except (Unfit, ValueError) as error:
             return Look(asked, total, both, {}, f"{name}: {error}, so that all items are needed")
-        verdicts[name] = told._replace(items=told.items * drawn.size)
+        verdicts[name] = one_verdict._replace(items=one_verdict.items * drawn.size)
     # if a metric has no value yet, no metric counts as settled
     return Look(asked, total, both, verdicts if len(verdicts) == len(names) else {})
 
@@ -126,7 +126,7 @@ def _drawn(pair: Sequence[Scored], name: str) -> _Drawn | None:
         return None
     one, other = known
     if one.shares != other.shares:
-        raise Unfit("its groups are weighted by what the models made")
+        raise Unfit("the items of the models decide the weights of its groups")
     names: list[str | None] = [*one.shares] if one.shares else [None]
     mine, theirs = _by_item(one), _by_item(other)
     first = min(pair, key=lambda one: one.result.coverage.asked)
@@ -142,13 +142,13 @@ def _drawn(pair: Sequence[Scored], name: str) -> _Drawn | None:
         raise Unfit(f"its prompts have {min(sizes)} to {max(sizes)} images each")
     differences, groups, both = list[float](), list[int](), 0
     for items in prompts.values():
-        told = [(mine[item], theirs[item]) for item in items if item in mine and item in theirs]
-        kinds = {group for pair in told for _, group in pair}
+        both_have = [(mine[item], theirs[item]) for item in items if item in mine and item in theirs]
+        kinds = {group for pair in both_have for _, group in pair}
         if len(kinds) > 1:
             raise Unfit("images of a prompt are in several groups")
-        both += len(told)
-        gained = sum(a - b for (a, _), (b, _) in told) / max(sizes)
-        differences.append(gained if len(told) == len(items) else math.nan)
+        both += len(both_have)
+        gained = sum(a - b for (a, _), (b, _) in both_have) / max(sizes)
+        differences.append(gained if len(both_have) == len(items) else math.nan)
         groups.append(names.index(next(iter(kinds))) if kinds else 0)
     shares = [*one.shares.values()] if one.shares else [1.0]
     return _Drawn(np.array(differences), np.array(groups), shares, max(sizes), both)
@@ -157,7 +157,7 @@ def _drawn(pair: Sequence[Scored], name: str) -> _Drawn | None:
 def _by_item(metric: Metric) -> dict[str, tuple[float, str | None]]:
     """Return each item's value on a scale of 1, and its group. Raises Unfit if a value is unusable."""
     if not metric.parts:
-        raise Unfit("the files do not say what each item gives to it")
+        raise Unfit("the files have no values of items for it")
     found = dict[str, tuple[float, str | None]]()
     for part in metric.parts:
         if part.weight != 1 or part.item in found:

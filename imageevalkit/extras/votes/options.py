@@ -19,7 +19,7 @@ def _absolute(text: str, here: Path) -> str:
 OPTIONS = {
     "votes": Option(
         '"a.json;b.json"',
-        "votes that the report's voting page saved: for this report and all later ones",
+        "add votes, saved by the report's voting page, to this and all later reports",
         _files,
         prefetch="",
         default=[],

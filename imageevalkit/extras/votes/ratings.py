@@ -71,16 +71,16 @@ def rate(votes: Sequence[Vote]) -> list[Table]:
     The intervals are of the ratings relative to the mean of the table. They use the sandwich estimate of
     variance with votes on one item as dependent, and Student's t with (number of items - 1) degrees of
     freedom. With :data:`FEWEST_VOTERS` or more voters, votes of one voter are dependent too (Cameron, Gelbach
-    and Miller 2011); t then uses the smaller of the numbers of items and voters. The wider of the two
-    intervals counts, because few voters may agree by chance.
+    and Miller 2011). Student's t then uses the smaller of the numbers of items and voters. The wider of the
+    two intervals counts, because few voters may agree by chance.
 
-    The estimate exists if no set of models won all its votes against the rest (Ford 1957). Else each model
-    gets one more vote, a tie with the mean of all: the prior log-F(1, 1) (Greenland and Mansournia 2015,
-    Statistics in Medicine 34).
+    The estimate exists if no set of models won all its votes against the rest (Ford 1957). Otherwise each
+    model gets one more vote, a tie with the mean of all. This is the prior log-F(1, 1) (Greenland and
+    Mansournia 2015, Statistics in Medicine 34).
 
-    With this prior, with a model that has ties only, or with fewer than :data:`FEWEST_ITEMS` items, an
-    interval is at least as wide as that of independent votes without ties. So few items do not show how votes
-    on one item depend, so the intervals then ignore that.
+    In three cases an interval is at least as wide as with independent votes without ties. The cases are this
+    prior, a model that has ties only, and fewer than :data:`FEWEST_ITEMS` items. So few items do not show how
+    votes on one item depend; the intervals then ignore it.
     """
     import numpy as np
     from scipy.sparse import coo_array

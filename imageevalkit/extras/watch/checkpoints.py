@@ -48,7 +48,7 @@ def lacks_of(model: str, kwargs: Mapping[str, Any]) -> str:
     for key in WEIGHTS:
         path = Path(str(kwargs.get(key, "")))
         if key in kwargs and path.exists() and (lacks := what_lacks(path)):
-            return f"model {model}: {path}: {lacks}; once it is whole, run the same command again (--watch waits)"
+            return f"model {model}: {path}: {lacks}; once it is complete, run the same command again (--watch waits)"
     return ""
 
 
@@ -80,7 +80,7 @@ def _expanded(model: str, kwargs: dict[str, Any], makes_images: bool) -> dict[st
                     return {model: checkpoint_kwargs(kwargs, key, path)}
             raise UserError(f"model '{model}': {_no_such(checkpoint, places)}")
     except OSError as error:
-        raise UserError(f"model '{model}': {error.filename} cannot be looked at: {error.strerror}") from None
+        raise UserError(f"model '{model}': {error.filename} cannot be read: {error.strerror}") from None
     return {model: kwargs}
 
 

@@ -1,6 +1,6 @@
 """``python -m imageevalkit.extras.watch.keeper SOCKET``: a process that runs evaluate jobs one after another.
 
-With ``--plan PLAN --job JOB``, the process hands that job over through the socket instead of running it. So
+With ``--plan PLAN --job JOB``, the process passes that job on through the socket instead of running it. So
 all jobs share the judge that one process has loaded."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TICK = 0.1
 
 
 def main() -> ExitStatus:
-    """Keeps the judge, or hands over a job and returns its exit status."""
+    """Keeps the judge loaded, or passes a job to such a process and returns the job's exit status."""
     address, *words = sys.argv[1:]
     return _hand_over(Path(address), words) if words else _keep(address)
 
@@ -43,12 +43,12 @@ def _keep(address: str) -> ExitStatus:
         while True:
             connection, _ = listening.accept()
             with connection:
-                told, streams, *_ = socket.recv_fds(connection, _MOST_WORDS, len(own))
-                if not told or len(streams) != len(own):
+                message, streams, *_ = socket.recv_fds(connection, _MOST_WORDS, len(own))
+                if not message or len(streams) != len(own):
                     continue  # the process of the job has ended
                 _point_to(streams)
                 try:
-                    status = status_of(partial(one, json.loads(told)))
+                    status = status_of(partial(one, json.loads(message)))
                 finally:
                     _point_to(own, keep=True)
                 try:
@@ -71,7 +71,7 @@ def _point_to(streams: Sequence[int], keep: bool = False) -> None:
 def _hand_over(address: Path, words: Sequence[str]) -> ExitStatus:
     """Lets the process at the socket ``address`` run the job that ``words`` name. Returns its exit status.
 
-    The job prints to the output of this process. Raises CellFailure if the other process is gone.
+    The job prints to the output of this process. Raises CellFailure if the other process has ended.
     """
     gone = CellFailure("the process that keeps the judge has ended")
     until = time.monotonic() + _STARTS_WITHIN

@@ -15,8 +15,9 @@ from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import EvaluateOrder, Job, Plan, ServeOrder, job_words
 from imageevalkit.judges.server import ServerAddress
 from imageevalkit.plan.gpus import MinFreeMemory, visible, visible_gpus
+from imageevalkit.plan.options import Options
 from imageevalkit.run.gpu_pool import GpuPool, Lease, Offer
-from imageevalkit.run.runner import Guarded, describe_exit, job_environ, past_proxies
+from imageevalkit.run.runner import Guarded, describe_exit, job_environ
 from imageevalkit.store.cell import REPO, log_root, short_path
 
 _TICK = 0.2
@@ -49,14 +50,14 @@ class _Keeper:
 class Keepers:
     """The keepers of the judges on this machine. ``plan`` is an example of the runs to come.
 
-    A judge that needs GPUs is kept only if enough GPUs remain for the model, or GPUs are shared. ``told`` has
-    a line for the user on each judge. The keepers' plan is in ``folder``. Use this in the main thread only.
+    A judge that needs GPUs is kept only if enough GPUs remain for the model, or GPUs are shared. ``notes`` has a
+    line for the user on each judge. The keepers' plan is in ``folder``. Use this in the main thread only.
     """
 
     def __init__(self, plan: Plan, folder: Path) -> None:
-        self.plan = Plan(str(folder.absolute()), None, [])
+        self._folder = folder.absolute()
         self._keepers: dict[tuple[str, str], _Keeper] = {}
-        self.told = list[str]()
+        self.notes = list[str]()
         self._lifeline, self._end = os.pipe()
         # not in ``folder``: the path of a socket is limited to 107 bytes
         self._sockets = Path(tempfile.mkdtemp(prefix="imageevalkit-"))
@@ -72,28 +73,28 @@ class Keepers:
         for key, job in wanted.items():
             judge = key[0]
             if job.gpus and scarce:
-                self.told.append(
-                    f"judge {judge} is loaded for each checkpoint anew: it takes {counted(job.gpus, 'GPU')} and other "
-                    f"jobs {others}, of {len(visible())}; with SHARE_GPUS=true both stay on one, where they fit"
+                self.notes.append(
+                    f"judge {judge} is loaded again for each checkpoint: it takes {counted(job.gpus, 'GPU')} and other "
+                    f"jobs {others}, of {len(visible())}; with SHARE_GPUS=true both stay on one, if both fit"
                 )
                 continue
             self._keepers[key] = self._keeper(judge, job, len(self._keepers))
             unless = "" if self._keepers[key].serves else ", unless metric models need its memory"
             log = short_path(self._keepers[key].job.logs[0])
-            self.told.append(f"judge {judge} is loaded once{unless}, log {log}")
-        self.told += [
-            f"evaluating {job.cells[0].rpartition('/')[2]} loads its metric models for each checkpoint"
+            self.notes.append(f"judge {judge} is loaded once{unless}, log {log}")
+        self.notes += [
+            f"evaluating {job.cells[0].rpartition('/')[2]} loads its metric models again for each checkpoint"
             for job in (*plan.jobs, *plan.parts)
             if isinstance(job.order, EvaluateOrder) and job.gpus and not _key(job)
         ]
-        self.plan = replace(self.plan, jobs=[keeper.job for keeper in self._keepers.values()])
+        self.plan = Plan(str(self._folder), None, [keeper.job for keeper in self._keepers.values()])
 
     def _keeper(self, judge: str, job: Job, number: int) -> _Keeper:
-        run = Path(self.plan.run_folder)
+        run = self._folder
         name, log = f"judge:{judge}", str(log_root() / f"keeper{number}_{run.name}.log")
         if isinstance(job.order, ServeOrder):
             place = run / "judges" / Path(job.order.address_file).name
-            command = [*job.command[:3], *job_words(self.plan.path, name)]
+            command = [*job.command[:3], *job_words(run / "plan.json", name)]
             log = str(log_root() / f"judge_{place.name}_{run.name}.log")
             order = replace(job.order, parts=[], address_file=str(place), log=log)
             secrets = order.secrets
@@ -105,23 +106,12 @@ class Keepers:
         )
         return _Keeper(judge, kept, place)
 
-    def fitted(self, plan: Plan) -> Plan:
-        """Return ``plan`` with its evaluation jobs changed to use the kept judges."""
-        jobs, parts = list[Job](), dict[str, list[str]]()
-        for job in plan.jobs:
-            keeper = self._keepers.get(_key(job) or ("", ""))
-            if keeper is None:
-                after = [name for each in job.after for name in parts.get(each, [each])]
-                jobs.append(replace(job, after=after))
-            elif isinstance(job.order, ServeOrder):
-                parts[job.name] = job.order.parts
-                jobs += [_asking(plan.job(name), keeper.place) for name in job.order.parts]
-            else:
-                python, _, _, *words = job.command
-                command = [python, "-m", _KEEPER, str(keeper.place), *words]
-                jobs.append(replace(job, command=command, gpus=0, gpus_at_most=0))
-        served = {name for names in parts.values() for name in names}
-        return replace(plan, jobs=jobs, parts=[part for part in plan.parts if part.name not in served])
+    def with_judges(self, options: Options) -> Options:
+        """Returns the ``options`` of a run that uses the kept judges."""
+        keepers = self._keepers.items()
+        servers = {judge: str(one.place) for (judge, _), one in keepers if one.serves}
+        programs = {key: ["-m", _KEEPER, str(one.place)] for key, one in keepers if not one.serves}
+        return replace(options, kept_servers=servers, kept_programs=programs)
 
     @property
     def all_work(self) -> bool:
@@ -154,7 +144,7 @@ class Keepers:
                     f"judge {keeper.judge} cannot be kept: {error.strerror}: {error.filename}"
                 ) from None
             keeper.lease = lease
-            # a job that asks the server before it is kept would take it for gone
+            # a job that reads the address before it is written would report an ended server
             while (
                 keeper.serves
                 and keeper.works
@@ -164,15 +154,15 @@ class Keepers:
                 time.sleep(_TICK)
 
     def _lease(self, keeper: _Keeper, is_stopped: Callable[[], bool]) -> Lease | None:
-        told = ""
+        reported = ""
         while not is_stopped():
             with Offer(self._pool) as offer:
                 if lease := offer.reserve(keeper.job.gpus, keeper.job.gpus):
                     return lease
                 why = offer.why_not(keeper.job.gpus)
-            if why and why != told:
+            if why and why != reported:
                 say(f"judge {keeper.judge} waits: {why}")
-                told = why
+                reported = why
             time.sleep(_TICK)
         return None
 
@@ -211,11 +201,3 @@ def _key(job: Job) -> tuple[str, str] | None:
         return None
     kept = job.order.judge.startswith(_IN_PROCESS)
     return (job.order.judge, job.command[0]) if kept else None
-
-
-def _asking(part: Job, address: Path) -> Job:
-    """Return ``part`` of a serving job as a job of its own, which reads the server's address from a file."""
-    assert isinstance(part.order, EvaluateOrder)
-    options = replace(part.order.judge_options, address_file=str(address))
-    environ = {**part.environ, **past_proxies({**os.environ, **part.environ})}
-    return replace(part, environ=environ, order=replace(part.order, judge_options=options))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.assets.checkpoints import files_of, steps_in, tells_all, what_lacks
-from imageevalkit.cli import launcher
 from imageevalkit.cli.command_line import Command
 from imageevalkit.common import logs
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain, say, worst
@@ -23,11 +22,8 @@ from imageevalkit.common.text import counted
 from imageevalkit.extension_points import extras
 from imageevalkit.extras.watch.checkpoints import DENOISER, LORA, WEIGHTS, checkpoint_kwargs
 from imageevalkit.extras.watch.keepers import Keepers
-from imageevalkit.jobs.plan import (
-    GenerateOrder,
-    Plan,
-    cell_of,
-)
+from imageevalkit.jobs.launcher import detach, note_launcher
+from imageevalkit.jobs.plan import GenerateOrder, Plan, cell_of
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.options import LOCAL, Options, resolve
 from imageevalkit.plan.planner import make_plan, plan_run
@@ -58,7 +54,7 @@ COMMANDS = [Command("--watch", _watch, uses_results=False)]
 def watch(options: Options, config: Config) -> ExitStatus:
     """Evaluates the checkpoints that appear in the folder of ``--watch`` until a signal (Ctrl-C, SIGTERM) comes.
 
-    Returns the worst status of the evaluated checkpoints, or that of a run that the signal interrupted.
+    Returns the worst status of the evaluated checkpoints, or the status of a run that the signal interrupted.
 
     Raises UserError: an option does not go with --watch, or no run with these options could start.
     """
@@ -111,13 +107,13 @@ class _Seen:
     """A checkpoint that waits for its evaluation.
 
     ``files`` holds size and time of each file, unchanged ``since`` a time (monotonic seconds). ``lacks`` says
-    what is missing (None: not checked yet). ``told`` is the last printed reason for the wait.
+    what is missing (None: not checked yet). ``reported`` is the last printed reason for the wait.
     """
 
     files: dict[str, tuple[int, int]] = field(default_factory=dict)
     since: float = 0.0
     lacks: str | None = None
-    told: str = ""
+    reported: str = ""
 
 
 class _Taken(NamedTuple):
@@ -139,7 +135,7 @@ class _Watch:
         self._taken: dict[int, _Taken] = {}
         self._anew = set[int]()
         self._stop: signal.Signals | None = None
-        self._told = ""
+        self._reported = ""
         self._began = time.monotonic()
 
     def run(self) -> ExitStatus:
@@ -148,10 +144,10 @@ class _Watch:
         except (OSError, CellFailure) as error:
             raise UserError(f"log/ cannot be written: {one_line(error)}") from error
         if self._options.detach:
-            launcher.detach(self._own)
-        launcher.note_launcher(self._own)
+            detach(self._own)
+        note_launcher(self._own)
         logs.print_without_fear()
-        for line in self._keepers.told:
+        for line in self._keepers.notes:
             say(line)
         self._listen()
         under_way = ExitStatus.COMPLETE
@@ -202,10 +198,10 @@ class _Watch:
         except FileNotFoundError:
             there = {}
         except (UserError, OSError) as error:
-            self._tell(f"nothing is taken up: {one_line(error)}")
+            self._tell(f"no checkpoint is evaluated: {one_line(error)}")
             return {}
         for step in [step for step in self._seen if step not in there]:
-            say(f"{self._name(step)} has gone before it was whole: passed over")
+            say(f"{self._name(step)} was deleted before it was complete: skipped")
             del self._seen[step]
         ready = dict[int, Path]()
         for step, path in there.items():
@@ -216,7 +212,7 @@ class _Watch:
                     del self._taken[step]
                     self._anew.add(step)
                     say(
-                        f"{self._name(step)} has changed since it was taken up: it is evaluated anew once it is whole"
+                        f"{self._name(step)} has changed since its evaluation: once complete, it is evaluated again"
                     )
                 if why := self._why_not(step, path):
                     self._tell_why(step, why)
@@ -244,39 +240,39 @@ class _Watch:
         if seen.lacks is None:
             seen.lacks = what_lacks(path)
         if not files:
-            return "waits: nothing is in it yet"
+            return "waits: it is empty"
         if seen.lacks:
             return f"waits: {seen.lacks}"
         # With ``denoiser=PATH``, the weights may be in a subfolder such as transformer/, with a config.json.
         wholes = [path, *path.glob("*/")] if self._key == DENOISER else [path]
         if not any(map(tells_all, wholes)) and now - seen.since < _QUIET:
-            return f"waits: nothing in it tells what belongs to it; whole once unchanged for {_QUIET:.0f} s"
+            return f"waits: no file lists its parts; complete once unchanged for {_QUIET:.0f} s"
         return ""
 
     # Messages
 
     def _tell_why(self, step: int, why: str) -> None:
         seen, kind = self._seen[step], re.sub("[0-9]+", "", why)
-        if why != "is new" and kind != seen.told:
-            seen.told = kind
+        if why != "is new" and kind != seen.reported:
+            seen.reported = kind
             say(f"{self._name(step)} {why}")
 
     def _tell_waiting(self) -> None:
         self._tell(f"watching {self._folder}: {self._counts()}; Ctrl-C ends this")
 
     def _tell(self, text: str) -> None:
-        if text != self._told:
-            self._told = text
+        if text != self._reported:
+            self._reported = text
             say(text)
 
     def _counts(self) -> str:
         done = sum(one.status == ExitStatus.COMPLETE for one in self._taken.values())
-        told = [f"{counted(done, 'checkpoint')} evaluated"]
+        parts = [f"{counted(done, 'checkpoint')} evaluated"]
         if failed := len(self._taken) - done:
-            told.append(f"{failed} not complete")
+            parts.append(f"{failed} not complete")
         if waiting := len(self._seen):
-            told.append(f"{waiting} not whole yet")
-        return ", ".join(told)
+            parts.append(f"{waiting} not complete yet")
+        return ", ".join(parts)
 
     # One run
 
@@ -293,8 +289,7 @@ class _Watch:
         chosen = done or {first: ready[first]}
         names = ", ".join(map(self._name, chosen))
         say(
-            f"{names}: whole{', and evaluated by the results there are' * bool(done)}; "
-            f"{len(ready) - len(chosen)} more ready"
+            f"{names}: complete{', and evaluated before' * bool(done)}; {len(ready) - len(chosen)} more ready"
         )
         files = {step: self._seen[step].files for step in chosen}
         status = self._run_of(chosen)
@@ -305,7 +300,7 @@ class _Watch:
             self._taken[step] = _Taken(status, files[step])
             self._seen.pop(step, None)
             if status != ExitStatus.COMPLETE and not path.exists():
-                say(f"{self._name(step)}: {path} has gone while it was evaluated")
+                say(f"{self._name(step)}: {path} was deleted during its evaluation")
         return status
 
     def _looks_done(self, step: int) -> bool:
@@ -330,7 +325,7 @@ class _Watch:
             if self._stop is not None:
                 return _STOPPED[self._stop]
             options = replace(self._options, models=models, bounds=self._own)
-            plan = self._keepers.fitted(plan_run(options, self._config))
+            plan = plan_run(self._keepers.with_judges(options), self._config)
             require(_FILES + _FILES_OF_CELL * len(plan.cells))
             locks = dict[str, int]()
             for key in sorted(plan.cells):
@@ -338,7 +333,7 @@ class _Watch:
                     fds.append(lock_cell(cell_of(key), name=name))
                 locks[key] = fds[-2]
             plan.save()
-            fds += filter(None, [launcher.note_launcher(Path(plan.run_folder))])
+            fds.append(note_launcher(Path(plan.run_folder)))
             summary = run_plan(plan, locks)
             print_report(plan)
             return summary.status

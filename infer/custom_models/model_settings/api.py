@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-# With USE_API=true a name that the registry does not know is sent to the API unchanged.
+# With USE_API=true a name that the registry does not have is sent to the API unchanged.
 API_SETTINGS: dict[str, dict[str, Any]] = {
     "t2i": {"module": ".model_utils.openai_images", "class": "OpenAIImagesT2I", "api": True},
     "edit": {"module": ".model_utils.openai_images", "class": "OpenAIImagesEdit", "api": True},

@@ -1,5 +1,6 @@
 """Models that run their authors' code: unified models of text and images, and diffusion models for subjects
-or edits, among them the models of the TRIG paper (seed 003). The settings are the authors'."""
+or edits. The models of the TRIG paper are among them. The settings are the authors'.
+"""
 
 from __future__ import annotations
 

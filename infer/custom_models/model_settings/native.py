@@ -135,8 +135,8 @@ _JANUS_PRO: dict[str, Any] = {"guidance_scale": 5.0, "temperature": 1.0}
 
 SETTINGS: Settings = {
     "t2i": {
-        # Each prompt gets the card's quality suffix, which the class reads from the authors' README: the
-        # Chinese suffix if the prompt has a Chinese character, as in their programs. prompt_suffix replaces
+        # Each prompt gets the card's quality suffix, which the class reads from the authors' README. As in
+        # their programs, a prompt with a Chinese character gets the Chinese suffix. prompt_suffix replaces
         # it; ImageEvalKit of 2025 had none (prompt_suffix="").
         "qwen-image": _special("QwenImage", _QWEN, _QWEN_CODE, **_QWEN_T2I),
         # The class reads the card's Chinese negative prompt from the authors' README; negative_prompt
@@ -229,7 +229,7 @@ SETTINGS: Settings = {
         "qwen-image-edit": _edit(_QWEN_EDIT, **_QWEN_COMMON),
         "qwen-image-edit-2509": _edit(f"{_QWEN_EDIT}-2509", **_QWEN_PLUS),
         "qwen-image-edit-2511": _edit(f"{_QWEN_EDIT}-2511", **_QWEN_PLUS),
-        # About 1024² pixels; without follow_input the output is square whatever the shape of the input.
+        # About 1024² pixels; without follow_input the output is square for any shape of the input.
         "flux.1-kontext-dev": _edit(_KONTEXT, follow_input=True, **_KONTEXT_SETTINGS),
         # The first image decides the output's size; larger images are scaled down to 1024² pixels.
         "flux.2-dev": _edit(_FLUX2_DEV, **_FLUX2),

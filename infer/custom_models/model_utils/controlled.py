@@ -138,7 +138,7 @@ class SSREncoderSubject(AuthorsModel):
         aligner, layers = (folder / name for name in SSR_ENCODER_FILES)
         if missing := [path.name for path in (aligner, layers) if not path.is_file()]:
             raise ModelUnusable(
-                f"{folder} lacks {' and '.join(missing)}: bash utils/prefetch.sh --model_names ssr-encoder says "
+                f"{folder} lacks {' and '.join(missing)}: bash eval.sh prefetch --model_names ssr-encoder says "
                 "where to get them"
             )
         return aligner, layers

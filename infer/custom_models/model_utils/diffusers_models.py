@@ -152,7 +152,7 @@ class DiffusersModel(ImageModel):
 
     @classmethod
     def _arguments(cls) -> set[str]:
-        """Returns the names of the constructor's arguments, including those of base classes."""
+        """Returns the names of the constructor's arguments, base classes included."""
         constructors = [vars(base)["__init__"] for base in cls.__mro__[:-1] if "__init__" in vars(base)]
         parameters = [p for init in constructors for p in inspect.signature(init).parameters.values()]
         return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - {"self"}

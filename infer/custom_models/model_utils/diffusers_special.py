@@ -34,7 +34,9 @@ class QwenImage(DiffusersT2I):
 
     def __init__(self, model_path: str, *, prompt_suffix: str | None = None, **settings: Any) -> None:
         # before the weights load: a missing repository should not cost minutes
-        self._authors = None if prompt_suffix is not None else _said("Qwen/Qwen-Image", "positive_magic")
+        self._authors = (
+            None if prompt_suffix is not None else _constant_in("Qwen/Qwen-Image", "positive_magic")
+        )
         super().__init__(model_path, prompt_suffix=prompt_suffix or "", **settings)
 
     def _prompt(self, prompt: str) -> str:
@@ -55,11 +57,11 @@ class QwenImage2512(DiffusersT2I):
 
     def __init__(self, model_path: str, *, negative_prompt: str | None = None, **settings: Any) -> None:
         if negative_prompt is None:
-            negative_prompt = str(_said("Qwen/Qwen-Image-2512", "negative_prompt"))
+            negative_prompt = str(_constant_in("Qwen/Qwen-Image-2512", "negative_prompt"))
         super().__init__(model_path, negative_prompt=negative_prompt, **settings)
 
 
-def _said(weights: str, variable: str) -> Any:
+def _constant_in(weights: str, variable: str) -> Any:
     return set_in_file("qwen-image", "README.md", variable, weights)
 
 

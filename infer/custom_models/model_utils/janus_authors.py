@@ -22,7 +22,7 @@ _LATENT = (1, 4, 48, 48)  # shape for the SDXL autoencoder; a JanusFlow token co
 
 @dataclass(kw_only=True, eq=False)
 class _Janus(AuthorsModel):
-    """The base of both models. The weights are deepseek-ai's originals, not those converted for transformers.
+    """The base of both models. The weights are deepseek-ai's originals, not those for transformers.
 
     Args:
         cfg_weight: w in ``unconditional + w * (conditional - unconditional)``, applied to logits or

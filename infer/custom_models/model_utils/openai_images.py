@@ -1,4 +1,4 @@
-"""Models behind an OpenAI-compatible API. ``imageevalkit.api.routes`` builds requests and reads replies.
+"""Models behind an OpenAI-compatible API. ``image_routes.py`` builds requests and reads replies.
 
 ``imageevalkit.api.failures`` classifies failed replies. This module raises ``Refused`` for REFUSAL,
 ``ModelUnusable`` for PERMANENT, ``OnHold`` for DOWN and SPENT, and ``ItemFailed`` for all others, for retried
@@ -16,8 +16,11 @@ from typing import Any
 
 from PIL import Image
 
+from custom_models.model_utils import image_routes as routes
+from custom_models.model_utils.image_downloads import Downloads
+from custom_models.model_utils.image_replies import LARGEST_REPLY, ImageReply
+from custom_models.model_utils.image_routes import Inputs, MaskError, inputs_of
 from custom_models.model_utils.inputs import joined_text, without_name
-from imageevalkit.api import routes
 from imageevalkit.api.channel import Engine
 from imageevalkit.api.client import Request, check_packages
 from imageevalkit.api.endpoint import Endpoint
@@ -25,9 +28,7 @@ from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.money import Bill
 from imageevalkit.api.prices import cost_of_reply, price_and_estimate
-from imageevalkit.api.replies import LARGEST_REPLY, ImageReply, download_image
-from imageevalkit.api.routes import Inputs, MaskError, inputs_of
-from imageevalkit.api.sender import here
+from imageevalkit.api.sender import current_delivery
 from imageevalkit.api.settings import RequestSettings
 from imageevalkit.common.errors import UserError
 from imageevalkit.common.machine import on_cpu
@@ -61,7 +62,7 @@ class _OpenAIImages(ImageModel):
 
     Args:
         model_path: the model id; for the endpoint "responses" the text model that calls the image tool.
-        endpoint: a route of :mod:`imageevalkit.api.routes`.
+        endpoint: a route of :mod:`custom_models.model_utils.image_routes`.
         size: "WxH" in pixels, or a word such as ``auto``.
         send_seed: sends each item's seed, for gateways in front of diffusers models.
         given: fields of :class:`RequestSettings` and any other request parameter, sent unchanged. None
@@ -115,7 +116,16 @@ class _OpenAIImages(ImageModel):
 
     def use_traffic(self, traffic: Traffic) -> bool:
         who = f"model '{self._model_id}'"
-        self._engine = Engine(who, self._endpoint, self._settings, traffic, LARGEST_REPLY, self._price)
+        self._downloads = Downloads(self._endpoint, self._settings)
+        self._engine = Engine(
+            who,
+            self._endpoint,
+            self._settings,
+            traffic,
+            LARGEST_REPLY,
+            self._price,
+            self._downloads.places.learn,
+        )
         return True
 
     def expect(self, items: int) -> None:
@@ -126,6 +136,7 @@ class _OpenAIImages(ImageModel):
 
     async def aclose(self) -> None:
         await self._engine.close()
+        await self._downloads.close()
 
     def generate(self, given: Any, seed: int = 42) -> Generated:
         """Runs :meth:`generate_async` for callers without an event loop."""
@@ -164,7 +175,7 @@ class _OpenAIImages(ImageModel):
             if self._unusable:
                 raise ModelUnusable(self._unusable, attempts)
             # each call builds the request again, because waiting items must not keep their images in memory
-            if here.get():
+            if current_delivery.get():
                 attempts += 1
                 return await self._attempt(await on_cpu(self._request, given, seed, True))
             if request is None:  # built once for all retries
@@ -172,15 +183,15 @@ class _OpenAIImages(ImageModel):
             attempts += 1
             return await self._attempt(request)
 
-        def told(reply: ImageReply) -> tuple[float | None, Mapping[str, int]]:
+        def billed(reply: ImageReply) -> tuple[float | None, Mapping[str, int]]:
             return cost_of_reply(self._engine.price, reply.tokens, reply.reported_cost), reply.tokens
 
         try:
-            tried = await self._engine.ask(attempt, told, self._estimate, bill)
+            tried = await self._engine.ask(attempt, billed, self._estimate, bill)
         except asyncio.CancelledError:
             if not bill.maybe_billed:
                 raise
-            # the run gave up while the request was in flight; the provider may still bill it
+            # the run ended while the request was in flight; the provider may still bill it
             raise ItemFailed("given up while under way", attempts, transient=True) from None
         result = tried.result
         if isinstance(result, Failure):
@@ -211,7 +222,7 @@ class _OpenAIImages(ImageModel):
             return self._counted(reply) if reply.unlike and not self._engine.worked else reply
         if reply.url is None:
             return reply
-        image = await download_image(self._engine, reply.url)
+        image = await self._downloads.image(reply.url)
         if isinstance(image, Failure):
             return image._replace(maybe_billed=True)
         return reply._replace(image=image, url=None)

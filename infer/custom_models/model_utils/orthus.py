@@ -85,4 +85,4 @@ def unconditional_prompt(script: Path) -> str:
             first, second = node.elts
             if isinstance(first, ast.Name) and isinstance(second, ast.Constant):
                 return str(second.value)
-    raise ModelUnusable(f"{script} does not say which text stands beside a prompt for guidance")
+    raise ModelUnusable(f"{script} does not name the unconditional text for guidance")

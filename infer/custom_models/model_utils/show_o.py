@@ -19,11 +19,12 @@ class ShowOT2I(AuthorsModel):
     Args:
         config: file in the authors' folder ``configs/`` that describes the weights.
         guidance_scale: s in ``(1 + s) * conditional - s * unconditional``, applied to logits; 0 means no
-        guidance. generation_timesteps: number of unmasking rounds.
+            guidance.
+        generation_timesteps: number of unmasking rounds.
         temperature: temperature of the noise when tokens to keep are chosen; it falls to 0 over the rounds.
         vq_path, vq_revision: the image tokenizer, a folder or a hub repository at a commit.
         llm_path, llm_revision: the text tokenizer and the configuration of the language model (no weights),
-        likewise.
+            likewise.
 
     Source: showlab/Show-o@45a5a2de, inference_t2i.py (order of the calls, float32) and README.md (settings).
     """

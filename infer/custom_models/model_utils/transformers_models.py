@@ -138,8 +138,7 @@ class Emu3T2I(TransformersImageModel):
         ).to(self.device)
 
     def _layout(self, start: int, height: int, width: int) -> tuple[int, Callable[[int, Any], Any]]:
-        """Returns the token count of an image and the function that tells transformers the allowed next
-        tokens.
+        """Returns the token count of an image, and transformers' function for the allowed next tokens.
 
         The image begins at position ``start``: rows of image tokens with an end-of-line token each, then
         three closing tokens.

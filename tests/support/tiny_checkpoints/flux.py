@@ -1,4 +1,4 @@
-"""Tiny FLUX.1 and FLUX.2 pipelines, and an IP-Adapter for the former."""
+"""Tiny FLUX.1 and FLUX.2 klein pipelines, and an IP-Adapter for the former."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.support.tiny_checkpoints.parts import (
     decoder_config,
     flow_scheduler,
     save,
+    small_config,
     t5,
     vae,
 )
@@ -22,14 +23,14 @@ from tests.support.tiny_checkpoints.parts import (
 _HEADS, _HEAD_DIM = 2, 16
 
 
-def save_flux(folder: Path, guidance: bool = True) -> None:
-    """A FluxPipeline; ``guidance`` as in dev, without it as in schnell."""
-    save(folder, "FluxPipeline", **flux_parts(guidance))
+def save_flux(folder: Path) -> None:
+    """A FluxPipeline, as dev."""
+    save(folder, "FluxPipeline", **flux_parts())
 
 
 def save_flux_kontext(folder: Path) -> None:
     """A FluxKontextPipeline."""
-    save(folder, "FluxKontextPipeline", **flux_parts(True))
+    save(folder, "FluxKontextPipeline", **flux_parts())
 
 
 def save_flux_ip_adapter(folder: Path) -> None:
@@ -53,66 +54,55 @@ def save_flux_ip_adapter(folder: Path) -> None:
     (folder / "adapter").mkdir(parents=True)
     save_file(adapter, folder / "adapter" / "ip_adapter.safetensors")
     config = CLIPVisionConfig(
-        hidden_size=8,
-        intermediate_size=8,
+        **small_config(8, 8, 1),
         projection_dim=image_width,
-        num_hidden_layers=1,
-        num_attention_heads=2,
         image_size=32,
         patch_size=16,
     )
     CLIPVisionModelWithProjection(config).save_pretrained(folder / "encoder")
 
 
-def save_flux2(folder: Path) -> None:
-    """A Flux2Pipeline. Its text encoder has 3 layers."""
-    import torch
-    from diffusers import Flux2Pipeline  # noqa: F401
-    from transformers import Mistral3Config, Mistral3ForConditionalGeneration
-
-    torch.manual_seed(0)
-    tokenizer = byte_tokenizer("[IMG]", "[IMG_BREAK]", "[IMG_END]")
-    config = Mistral3Config(
-        text_config={"model_type": "mistral", **decoder_config(tokenizer, 3)},
-        vision_config={
-            "model_type": "pixtral",
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "head_dim": 8,
-            "image_size": 32,
-            "patch_size": 16,
-        },
-        image_token_index=tokenizer.convert_tokens_to_ids("[IMG]"),
-    )
-    save(
-        folder,
-        "Flux2Pipeline",
-        **_flux2_parts(guidance=True),
-        text_encoder=Mistral3ForConditionalGeneration(config).eval(),
-        tokenizer=_pixtral_processor(tokenizer),
-    )
-
-
 def save_flux2_klein(folder: Path) -> None:
     """A Flux2KleinPipeline: text to image, and edit with a list of images. Its text encoder has 3 layers."""
     import torch
+    from diffusers import AutoencoderKLFlux2, Flux2Transformer2DModel
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(0)
     tokenizer = byte_tokenizer()
     text_encoder = Qwen3ForCausalLM(Qwen3Config(**decoder_config(tokenizer, 3)))
+    transformer = Flux2Transformer2DModel(
+        in_channels=16,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=_HEAD_DIM,
+        num_attention_heads=_HEADS,
+        joint_attention_dim=3 * TEXT_WIDTH,
+        timestep_guidance_channels=16,
+        axes_dims_rope=(4, 4, 4, 4),
+        guidance_embeds=False,
+    )
+    autoencoder = AutoencoderKLFlux2(
+        block_out_channels=(8, 8),
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        layers_per_block=1,
+        latent_channels=4,
+        norm_num_groups=4,
+        sample_size=64,
+    )
     save(
         folder,
         "Flux2KleinPipeline",
-        **_flux2_parts(guidance=False),
+        scheduler=flow_scheduler(),
+        vae=autoencoder,
         text_encoder=text_encoder.eval(),
         tokenizer=tokenizer,
+        transformer=transformer,
     )
 
 
-def flux_parts(guidance: bool = True, sizes: Sizes = MappingProxyType({})) -> dict[str, Any]:
+def flux_parts(sizes: Sizes = MappingProxyType({})) -> dict[str, Any]:
     """The parts of a FluxPipeline; ``sizes`` are settings of parts by their names, to make them larger."""
     import torch
     from diffusers import FluxTransformer2DModel
@@ -131,49 +121,11 @@ def flux_parts(guidance: bool = True, sizes: Sizes = MappingProxyType({})) -> di
         **sizes.get("transformer", {}),
     }
     return {
-        "scheduler": flow_scheduler(use_dynamic_shifting=guidance),
+        "scheduler": flow_scheduler(use_dynamic_shifting=True),
         "vae": vae(**{"shift_factor": 0.1, **sizes.get("vae", {})}),
         "text_encoder": clip_text(clip, **sizes.get("text_encoder", {})),
         "tokenizer": clip,
         "text_encoder_2": t5(bytes_, **sizes.get("text_encoder_2", {})),
         "tokenizer_2": bytes_,
-        "transformer": FluxTransformer2DModel(**transformer, guidance_embeds=guidance),
+        "transformer": FluxTransformer2DModel(**transformer, guidance_embeds=True),
     }
-
-
-def _flux2_parts(guidance: bool) -> dict[str, Any]:
-    from diffusers import AutoencoderKLFlux2, Flux2Transformer2DModel
-
-    transformer = Flux2Transformer2DModel(
-        in_channels=16,
-        num_layers=1,
-        num_single_layers=1,
-        attention_head_dim=_HEAD_DIM,
-        num_attention_heads=_HEADS,
-        joint_attention_dim=3 * TEXT_WIDTH,
-        timestep_guidance_channels=16,
-        axes_dims_rope=(4, 4, 4, 4),
-        guidance_embeds=guidance,
-    )
-    autoencoder = AutoencoderKLFlux2(
-        block_out_channels=(8, 8),
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-        layers_per_block=1,
-        latent_channels=4,
-        norm_num_groups=4,
-        sample_size=64,
-    )
-    return {"scheduler": flow_scheduler(), "vae": autoencoder, "transformer": transformer}
-
-
-def _pixtral_processor(tokenizer: Any) -> Any:
-    from transformers import PixtralImageProcessor, PixtralProcessor
-
-    tokenizer.chat_template = (
-        "{% for message in messages %}{% for part in message['content'] %}"
-        "{{ part['text'] }}{% endfor %}{% endfor %}"
-    )
-    processor = PixtralProcessor(PixtralImageProcessor(), tokenizer, patch_size=16)
-    processor.chat_template = tokenizer.chat_template
-    return processor

@@ -13,6 +13,16 @@ Sizes = Mapping[str, Mapping[str, Any]]
 """Settings of a pipeline's parts by their names."""
 
 
+def small_config(hidden: int, inner: int, layers: int, heads: int = 2) -> dict[str, Any]:
+    """Returns the settings that all configurations of transformers share."""
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+    }
+
+
 def vocabulary(*special: str) -> dict[str, int]:
     """Byte-level symbols of printable ASCII; "Ġ" is the blank and "Ċ" the line break."""
     symbols = [*special, *string.ascii_letters, *string.digits, *string.punctuation, "Ġ", "Ċ"]
@@ -66,11 +76,8 @@ def clip_text(tokenizer: Any, projected: bool = False, **config: Any) -> Any:
 
     settings = {
         "vocab_size": len(tokenizer),
-        "hidden_size": TEXT_WIDTH,
-        "intermediate_size": TEXT_WIDTH,
+        **small_config(TEXT_WIDTH, TEXT_WIDTH, 2),
         "projection_dim": TEXT_WIDTH,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
         "bos_token_id": 0,
         "eos_token_id": 1,
         "pad_token_id": 1,
@@ -97,13 +104,10 @@ def t5(tokenizer: Any, width: int = TEXT_WIDTH, **config: Any) -> Any:
 
 
 def decoder_config(tokenizer: Any, layers: int = 1) -> dict[str, Any]:
-    """What configurations of Llama's descendants have in common."""
+    """Returns the common settings of Llama's descendants."""
     return {
         "vocab_size": len(tokenizer),
-        "hidden_size": TEXT_WIDTH,
-        "intermediate_size": TEXT_WIDTH,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 2,
+        **small_config(TEXT_WIDTH, TEXT_WIDTH, layers),
         "num_key_value_heads": 2,
         "head_dim": 8,
         "pad_token_id": tokenizer.pad_token_id,
@@ -137,13 +141,13 @@ def flow_scheduler(**config: Any) -> Any:
     return FlowMatchEulerDiscreteScheduler(**config)
 
 
-def save(folder: Path, pipeline_class: str, variant: str | None = None, **parts: Any) -> None:
-    """Save the pipeline made of ``parts``, its weights under the name of ``variant``."""
+def save(folder: Path, pipeline_class: str, **parts: Any) -> None:
+    """Save the pipeline made of ``parts``."""
     import diffusers
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    getattr(diffusers, pipeline_class)(**parts).save_pretrained(folder, variant=variant)
+    getattr(diffusers, pipeline_class)(**parts).save_pretrained(folder)
 
 
 def save_lora(file: Path, prefix: str, denoiser: Any) -> None:

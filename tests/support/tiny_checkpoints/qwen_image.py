@@ -1,4 +1,4 @@
-"""Tiny Qwen-Image pipelines: text to image, edit, and edit with several images."""
+"""Tiny Qwen-Image pipelines: text to image, and edit with several images."""
 
 from __future__ import annotations
 
@@ -13,11 +13,6 @@ from tests.support.tiny_vlm import qwen2_5_vl, save_qwen2_5_vl
 def save_qwen_image(folder: Path) -> None:
     """A QwenImagePipeline."""
     save(folder, "QwenImagePipeline", **qwen_image_parts())
-
-
-def save_qwen_image_edit(folder: Path) -> None:
-    """A QwenImageEditPipeline; needs torchvision."""
-    save(folder, "QwenImageEditPipeline", **qwen_image_parts(edit=True), processor=_processor(folder))
 
 
 def save_qwen_image_edit_plus(folder: Path) -> None:

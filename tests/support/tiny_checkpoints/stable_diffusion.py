@@ -43,40 +43,6 @@ def save_instruct_pix2pix(folder: Path, vae_blocks: int = 2) -> None:
     ).save_pretrained(folder)
 
 
-def save_stable_diffusion_xl(folder: Path, variant: str | None = None) -> None:
-    """A StableDiffusionXLPipeline for 64 × 64 pixels."""
-    import torch
-    from diffusers import EulerDiscreteScheduler, UNet2DConditionModel
-
-    torch.manual_seed(0)
-    tokenizer = clip_tokenizer()
-    unet = UNet2DConditionModel(
-        sample_size=32,
-        block_out_channels=(8, 16),
-        norm_num_groups=4,
-        layers_per_block=1,
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-        cross_attention_dim=2 * TEXT_WIDTH,
-        attention_head_dim=4,
-        addition_embed_type="text_time",
-        addition_time_embed_dim=8,
-        projection_class_embeddings_input_dim=6 * 8 + TEXT_WIDTH,
-    )
-    save(
-        folder,
-        "StableDiffusionXLPipeline",
-        variant,
-        unet=unet,
-        vae=vae(),
-        text_encoder=clip_text(tokenizer),
-        text_encoder_2=clip_text(tokenizer, projected=True),
-        tokenizer=tokenizer,
-        tokenizer_2=clip_tokenizer(),
-        scheduler=EulerDiscreteScheduler(),
-    )
-
-
 def save_stable_diffusion_3(folder: Path) -> None:
     """A StableDiffusion3Pipeline."""
     save(folder, "StableDiffusion3Pipeline", **stable_diffusion_3_parts())

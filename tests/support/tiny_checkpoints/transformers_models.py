@@ -6,6 +6,8 @@ import string
 from pathlib import Path
 from typing import Any
 
+from tests.support.tiny_checkpoints.parts import decoder_config
+
 _SPREAD = 0.3
 """Of the weights: with the usual 0.02 all tokens are nearly as probable, whatever the prompt."""
 
@@ -83,7 +85,7 @@ def save_emu3(folder: Path) -> None:
     )
     torch.manual_seed(0)
     config = Emu3Config(
-        text_config={**_decoder(tokenizer), "head_dim": 8},
+        text_config=_decoder(tokenizer),
         vq_config={
             "codebook_size": 16,
             "base_channels": 32,
@@ -127,17 +129,8 @@ def _tokenizer(bos_token: str, *tokens: str, eos_token: str = "<|end|>", **named
 
 
 def _decoder(tokenizer: Any) -> dict[str, Any]:
-    return {
-        "vocab_size": len(tokenizer),
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-    }
+    ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    return decoder_config(tokenizer) | ends
 
 
 def _spread(*modules: Any) -> None:

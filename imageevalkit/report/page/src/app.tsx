@@ -35,7 +35,7 @@ export function App({ index }: { index: Index }) {
   );
 }
 
-/** A new view gives its heading to the tab and, but for the first, to the keyboard. Back finds its place again. */
+/** A new view gives its heading to the tab and, after the first view, to the keyboard focus. Back restores the position. */
 function useArrival(main: { current: HTMLElement | null }, place: string): void {
   const last = useRef<string | undefined>(undefined);
   const scrolled = useRef(new Map<string, number>());
@@ -53,7 +53,7 @@ function useArrival(main: { current: HTMLElement | null }, place: string): void 
     };
   }, []);
   const words = language.value;
-  // the heading is in the reader's language, and may come with data that are loaded
+  // the heading is in the reader's language and may need loaded data
   useEffect(() => {
     const view = main.current;
     if (!view) return;

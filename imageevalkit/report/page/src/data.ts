@@ -1,58 +1,58 @@
-// What imageevalkit/report/site.py writes and this page reads. Both sides are held to this file by a test.
+// The data that imageevalkit/report/site.py writes and this page reads. A test compares both sides with this file.
 //
 // A part is a file data/<name>.js with one call, reportPart("<name>", <JSON>): a script may be loaded from file://, a fetch may
 // not. In the single file report.html each part is a <script type="application/json" data-part="<name>"> instead, and pictures
 // are the part "pictures" (path → data: URI).
 
-/** Part "index", in the page itself: everything but items. */
+/** Part "index", in the page itself: all data except items. */
 export interface Index {
-  /** ISO 8601, when the report was made. */
+  /** The time of the report, ISO 8601. */
   made: string;
   version: string;
-  /** From the page to the output folders that hold whole images, by number in `Cell.root`; "" is not there (published). */
+  /** The paths from the page to the output folders with the full images, by number in `Cell.root`; "": not published. */
   roots: string[];
   cells: Cell[];
   boards: Board[];
-  /** In the order to show them. */
+  /** The models in the order of display. */
   benchmarks: Benchmark[];
   models: Model[];
   mean: Mean;
   curves: Curve[];
   relations: RelationMap[];
-  /** Kinds of relations in the order of the legend (imageevalkit.extras.relations.KINDS): `name` → how it is shown. */
+  /** The kinds of relations in the order of the legend (imageevalkit.extras.relations.KINDS): `name` → its appearance. */
   kinds: Record<string, { label: string; colour: string; mark: string }>;
   comparisons: { name: string; href: string }[];
   votes: VoteReport | null;
-  /** One line each, of what could not be read. */
+  /** A line for each file that could not be read. */
   unreadable: string[];
 }
 
 export interface Model {
   name: string;
-  /** Of `run@step`. */
+  /** The training run and step in `run@step`. */
   run?: string;
   step?: number;
-  /** The mean over `Index.mean.of` of what a whole headline score is of its scale; null of a model that lacks one. */
+  /** The mean over `Index.mean.of` of complete headline scores as shares of their scales; null if the model has not all. */
   overall: number | null;
 }
 
-/** Over which benchmarks `Model.overall` is. */
+/** The benchmarks of `Model.overall`. */
 export interface Mean {
-  /** Labels of boards or columns; empty: none counts, and models are in the order of the first column. */
+  /** The labels of boards or columns. Empty: none counts, and models are in the order of the first column. */
   of: string[];
-  /** Benchmark@evaluator → why it does not count. */
+  /** Benchmark@evaluator → the reason why it does not count. */
   leftOut: Record<string, string>;
 }
 
 export interface Benchmark {
   name: string;
-  /** As papers write it: "GenEval 2". */
+  /** The name that papers use: "GenEval 2". */
   title: string;
   /** "t2i" or "edit". */
   task: string;
-  /** Numbers of `Index.cells` with items for the gallery. */
+  /** The numbers of `Index.cells` with items for the gallery. */
   cells: number[];
-  /** Prompts over all cells; 0: nothing to show. */
+  /** The number of prompts over all cells; 0: nothing to show. */
   prompts: number;
 }
 
@@ -60,32 +60,32 @@ export interface Benchmark {
 export interface Cell {
   model: string;
   benchmark: string;
-  /** Number in `Index.boards`; null: no result. */
+  /** The number in `Index.boards`; null: no result. */
   board: number | null;
-  /** Why there is no result, or why its headline is withheld. */
+  /** The reason why there is no result, or why its headline is withheld. */
   problem: string;
   withheld: boolean;
-  /** incomplete, withheld, stale, partial … as the leaderboard has it; "" of a whole one. */
+  /** The state on the leaderboard: incomplete, withheld, stale, partial …; "" for a complete result. */
   state: string;
   notes: string[];
   coverage: Coverage | null;
-  /** By metric of the board; a withheld result has none. */
+  /** The figures by metric of the board; a withheld result has none. */
   figures: Record<string, Figure>;
   treatment: string;
-  /** Label → value: evaluator's details and provenance, as text. */
+  /** Label → value: the evaluator's details and the provenance, as text. */
   evaluator: Record<string, string>;
   provenance: Record<string, string>;
   cost: Cost;
-  /** Failures by class: outcome (refused, failed, unparsed …), its text, how many, and up to 3 ids of items. */
+  /** The failures by class: outcome (refused, failed, unparsed …), text, count, and up to 3 ids of items. */
   failures: { outcome: string; error: string; count: number; items: string[] }[];
-  /** How many items so far are of each outcome (generated, refused …); of a cell without a result. */
+  /** The count of items by outcome (generated, refused …), for a cell without a result. */
   outcomes?: Record<string, number>;
-  /** Number of files of items: parts "cells/<folder>/items" and "cells/<folder>/more-<k>"; "" has no items. */
+  /** The folder of the parts "cells/<folder>/items" and "cells/<folder>/more-<k>"; "": no items. */
   folder: string;
-  /** In `Index.roots`; and the URL-quoted folder of the cell below it. */
+  /** The number in `Index.roots`, and the URL-quoted folder of the cell below it. */
   root: number;
   path: string;
-  /** What was read of the judge's replies most often, and how often; "" is any other. */
+  /** The most frequent values of the judge's replies with their counts; "" stands for all others. */
   words?: Word[];
 }
 
@@ -97,7 +97,7 @@ export interface Word {
 export interface Coverage {
   expected: number;
   judged: number;
-  /** Name → count, of what is not judged (unparsed, judge_failed, refused, failed, blank, corrupt …), none of 0. */
+  /** Name → count of items that are not judged (unparsed, judge_failed, refused, failed, blank, corrupt …), without zeros. */
   missing: Record<string, number>;
   flat: number;
 }
@@ -116,17 +116,17 @@ export interface Board {
   evaluator: string;
   official: boolean;
   limit: number;
-  /** Stopped early, after so many items; 0: not. */
+  /** The number of items after which the run stopped early; 0: it did not. */
   asked: number;
   rewriter: string;
-  /** As the leaderboard's column, without a metric. */
+  /** The heading of the leaderboard's column, without a metric. */
   label: string;
   headline: string[];
-  /** Breakdowns of the benchmark's own, in order: a name ("" is the first) and its metrics. A headline is in none. */
+  /** The benchmark's own breakdowns in order: a name ("" for the first) and its metrics, without headline metrics. */
   breakdowns: { name: string; metrics: string[] }[];
-  /** The smallest difference two models can show with these items, by headline metric, on its scale. */
+  /** The smallest difference that these items show between two models, by headline metric, on its scale. */
   smallest: Record<string, number>;
-  /** Of each pair of models by each headline metric; empty for more than 12 models. */
+  /** The tests of each pair of models by each headline metric; empty for more than 12 models. */
   tests: Test[];
 }
 
@@ -137,7 +137,7 @@ export interface Test {
   second: string;
   /** `first` minus `second`. */
   difference: number;
-  /** By Holm's method over all pairs of the board. */
+  /** p by Holm's method over all pairs of the board. */
   p: number | null;
   /** The 95 % interval of the difference. */
   low: number | null;
@@ -146,7 +146,7 @@ export interface Test {
 
 export interface Figure {
   value: number | null;
-  /** As shown everywhere, or a word where there is no value. */
+  /** The value as shown everywhere, or a state if there is no value. */
   text: string;
   /** "±0.01", "[0.96, 0.98]" or "". */
   interval: string;
@@ -154,15 +154,15 @@ export interface Figure {
   high: number | null;
   n: number;
   scale: number;
-  /** Cannot be told from the best of the board. */
+  /** Whether the figure does not differ significantly from the best of the board. */
   best?: boolean;
-  /** Letters: models with one in common cannot be told apart. */
+  /** The letters of the rank groups: models with a common letter do not differ significantly. */
   group?: string;
-  /** Qualifies a number that is not of every item. */
+  /** A remark on a number that does not cover every item. */
   remark?: string;
   /** The note that the judge has drifted. */
   drift?: string;
-  /** Why a value has no interval. */
+  /** The reason why a value has no interval. */
   noInterval?: string;
 }
 
@@ -170,7 +170,7 @@ export interface Curve {
   run: string;
   board: number;
   metric: string;
-  /** By step. `told`: differs from the point before by the paired test. */
+  /** The points by step. `told`: whether the paired test finds a difference from the point before. */
   points: { step: number; cell: number; told: boolean | null }[];
 }
 
@@ -180,10 +180,10 @@ export interface RelationMap {
   metrics: string[];
   means: Record<string, number>;
   correlation: string;
-  /** As it was told apart: name → value. */
+  /** The settings of the relations: name → value. */
   thresholds: Record<string, number>;
   pairs: {
-    /** Row and column of the field: `kind` and `mark` are of this order. */
+    /** The row and the column of the field; `kind` and `mark` refer to this order. */
     first: string;
     second: string;
     /** A name in `kinds`. */
@@ -194,17 +194,17 @@ export interface RelationMap {
     n: number;
     means: [number, number];
     correlation: number | null;
-    /** Shares of items that are high, or low, in both; of the others, how many lie above and below their line. */
+    /** The shares of items that are high, or low, in both. Of the others: how many are above and below their line. */
     synergy: number;
     bottleneck: number;
     above: number;
     below: number;
-    /** A tilt only because points on the line count as below. */
+    /** Whether the tilt exists only because points on the line count as below it. */
     onLine?: boolean;
-    /** The relation that most resamples have but this one, in words, and their share. */
+    /** The most frequent other relation of the resamples, in words, and its share. */
     next?: [string, number];
   }[];
-  /** Path of the picture of all pairs, from the page (in the part "pictures" of a single file). */
+  /** The path of the picture of all pairs, from the page (in the part "pictures" of a single file). */
   scatter?: string;
   /** Links to files: map, scatter, codes. */
   files: { name: string; href: string }[];
@@ -213,12 +213,12 @@ export interface RelationMap {
 export interface VoteReport {
   votes: number;
   files: string[];
-  /** Strengths by Bradley–Terry on Elo's scale, best first; of one benchmark, or of all ("" ). */
+  /** Strengths by Bradley–Terry on Elo's scale, best first; of one benchmark, or of all (""). */
   tables: {
     benchmark: string;
     rows: { model: string; rating: number; low: number; high: number; wins: number; losses: number; ties: number }[];
   }[];
-  /** How often each judge prefers whom voters prefer. */
+  /** How often each judge and the voters prefer the same model. */
   judges: {
     evaluator: string;
     benchmark: string;
@@ -228,34 +228,34 @@ export interface VoteReport {
     high: number;
     n: number;
   }[];
-  /** One line each: a model that won all its votes, models never compared with others … */
+  /** A line for each remark: a model that won all its votes, models that no vote connects with others … */
   notes: string[];
 }
 
 /** Part "prompts/<number of benchmark>". */
 export interface Prompts {
-  /** In the benchmark's order. */
+  /** The prompts in the benchmark's order. */
   rows: {
     prompt: string;
-    /** Ids of its items (repetitions). */
+    /** The ids of its items (repetitions). */
     items: string[];
     keys: Record<string, string>;
     /** Input images of an edit: path of the preview ("": none), and of the copy below the root of `cell`. `of`: a model
-     * that was shown it, where not all were shown the same. */
+     * that received the image, if the models received different images. */
     inputs?: { preview: string; path?: string; cell?: number; of?: string }[];
   }[];
   /** Filters: key → its values in order. */
   filters: Record<string, string[]>;
 }
 
-/** Part "cells/<folder>/items": what the gallery needs to filter, sort and draw. Arrays go by number. */
+/** Part "cells/<folder>/items": the data with which the gallery filters, sorts and draws. Arrays are by item number. */
 export interface Items {
-  /** Who gave `values`; "" or absent: nobody. */
+  /** The evaluator of `values`; "" or absent: none. */
   evaluator?: string;
-  /** Metrics of `values`, with the top of each scale. */
+  /** The metrics of `values`, with the top of each scale. */
   metrics: string[];
   scales: number[];
-  /** Items in one file of more. */
+  /** The number of items in one file of more. */
   size: number;
   items: {
     id: string;
@@ -264,31 +264,31 @@ export interface Items {
     /** judged, unparsed, judge_failed, stale, "" */
     judged?: string;
     values?: (number | null)[];
-    /** Why there is no picture: the error's text, else its class; at most 200 characters. */
+    /** The reason for a missing picture: the error's text, else its class; at most 200 characters. */
     remark?: string;
     seed?: number;
     seedIgnored?: boolean;
-    /** URL-quoted path of the preview (WebP) from the page; "" or absent: none. */
+    /** The URL-quoted path of the preview (WebP) from the page; "" or absent: none. */
     preview?: string;
-    /** URL-quoted path of the whole image below the cell's folder. */
+    /** The URL-quoted path of the full image below the cell's folder. */
     file?: string;
     width?: number;
     height?: number;
   }[];
 }
 
-/** Part "cells/<folder>/more-<k>": of items k·size … in the same order. */
+/** Part "cells/<folder>/more-<k>": the items from number k·size on, in the same order. */
 export interface More {
   items: {
     error?: [string, string];
     reason?: string;
-    /** Who wrote the prompt anew, and what the model was shown. */
+    /** The rewriter of the prompt, and the prompt that the model received. */
     rewritten?: [string, string];
     facts: Record<string, string>;
     detail: Record<string, string>;
-    /** Judge's answers and measurements, wrong ones first. */
+    /** The judge's answers and measurements, wrong ones first. */
     answers: Answer[];
-    /** Shell command that makes this one image again. */
+    /** The shell command that generates this image again. */
     command: string;
   }[];
 }
@@ -296,13 +296,13 @@ export interface More {
 export interface Answer {
   /** Name of the question, as the benchmark has it. */
   question: string;
-  /** What was asked, where it is on record. */
+  /** The text of the question, if it is on record. */
   text?: string;
   /** The raw reply. */
   reply: string;
-  /** The value read of it, as text. */
+  /** The value read from the reply, as text. */
   value?: string;
-  /** 0 … 1 where its score is known: below 0.5 is wrong. */
+  /** 0 … 1 if its score is known: below 0.5 is wrong. */
   score?: number;
   status: "ok" | "unparsed" | "failed";
   who: string;
@@ -326,13 +326,13 @@ const asked = new Map<string, Promise<unknown>>();
 
 window.reportPart = (name, data) => loaded.set(name, data);
 
-/** The part of that name, loaded once. Rejects with a message for readers where it cannot be had. */
+/** The part with this name, loaded once. Rejects with a message for readers if it cannot be loaded. */
 export function part<N extends keyof Parts & string>(name: N): Promise<Parts[N]> {
   let found = asked.get(name);
   if (!found) {
     found = load(name);
     asked.set(name, found);
-    found.catch(() => asked.delete(name)); // another try may do
+    found.catch(() => asked.delete(name)); // another try may succeed
   }
   return found as Promise<Parts[N]>;
 }
@@ -341,14 +341,14 @@ async function load(name: string): Promise<unknown> {
   const inside = document.querySelector(`script[data-part="${CSS.escape(name)}"]`);
   if (inside) {
     const data: unknown = JSON.parse(inside.textContent ?? "");
-    inside.remove(); // its megabytes of text are not needed any more
+    inside.remove(); // frees its megabytes of text
     return data;
   }
   await new Promise<void>((done, fail) => {
     const script = document.createElement("script");
     script.src = `data/${name.split("/").map(encodeURIComponent).join("/")}.js`;
     script.onload = () => {
-      script.remove(); // its name may tell a model to who votes blind
+      script.remove(); // its name may reveal a model to a blind voter
       done();
     };
     script.onerror = () => fail(new Error(`data/${name}.js cannot be loaded`));
@@ -362,7 +362,7 @@ async function load(name: string): Promise<unknown> {
 
 let pictures: Record<string, string> | undefined;
 
-/** Where the picture at `path` is had: itself, or its data in a single file. */
+/** The address of the picture at `path`: the path itself, or its data in a single file. */
 export function picture(path: string): string {
   if (!pictures) {
     const inside = document.querySelector('script[data-part="pictures"]');

@@ -1,11 +1,11 @@
-// Small parts that every page is made of.
+// Small parts that all pages use.
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import type { Board, Cell, Coverage, Figure } from "./data";
 import { href } from "./route";
 import { t, word } from "./words";
 
-/** Text of others, in its own direction; of a long one the start, until it is asked for. */
+/** A text of other people, in its own direction. A long text is cut until the reader asks for the rest. */
 export function Text({ text, most = 160 }: { text: string; most?: number }) {
   const [open, setOpen] = useState(false);
   if (text.length <= most) return <bdi class="text">{text}</bdi>;
@@ -24,7 +24,7 @@ export function Name({ name }: { name: string }) {
   return <Text text={name} most={64} />;
 }
 
-/** A name in a link, a heading or a label, which hold no button: the start of a long one. */
+/** A name in a link, a heading or a label, which cannot contain a button: the start of a long name. */
 export function Short({ name }: { name: string }) {
   const shown = cut(name, 64);
   return (
@@ -34,12 +34,12 @@ export function Short({ name }: { name: string }) {
   );
 }
 
-/** The first `most` characters, where there are more. */
+/** The first `most` characters of a longer text. */
 export function cut(text: string, most: number): string {
   return text.length > most ? `${text.slice(0, most).replace(/\p{Surrogate}$/u, "")} …` : text;
 }
 
-/** A table or another wide thing that scrolls in itself. */
+/** A table or another wide element with its own scroll bar. */
 export function Scroll({ label, children }: { label: string; children: ComponentChildren }) {
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard
@@ -57,7 +57,7 @@ export function CellLink({ cell, board }: { cell: Cell; board: Board | undefined
   );
 }
 
-/** A mark beside each score of a judge that has drifted. */
+/** The mark beside each score whose judge has drifted. */
 export function Drift({ of }: { of: Figure | undefined }) {
   return of?.drift ? (
     <span class="drift" title={of.drift}>
@@ -66,7 +66,7 @@ export function Drift({ of }: { of: Figure | undefined }) {
   ) : null;
 }
 
-/** A figure of a cell with its interval, or why there is none. `detail` adds its place on the scale. */
+/** A figure of a cell with its interval, or the reason why there is none. `detail` adds its place on the scale. */
 export function Score({
   cell,
   metric,
@@ -129,7 +129,7 @@ function Whisker({ figure }: { figure: Figure }) {
   );
 }
 
-/** Order of the bar: what counts first, then what is missing, from the judge's faults to the model's. */
+/** The order of the bar: judged items first, then the missing ones, from the judge's failures to the model's. */
 const SEGMENTS = ["judged", "unparsed", "judge_failed", "refused", "failed", "blank", "corrupt"];
 
 export function CoverageBar({ coverage }: { coverage: Coverage }) {
@@ -170,7 +170,7 @@ export function CoverageBar({ coverage }: { coverage: Coverage }) {
   );
 }
 
-/** What is known of a board besides its numbers. */
+/** The properties of a board besides its numbers. */
 export function BoardFacts({ board }: { board: Board }) {
   return (
     <p class="facts">
@@ -211,7 +211,7 @@ export function Pairs({ of }: { of: Record<string, string> }) {
   );
 }
 
-/** A choice of one, kept in the address by whoever asks. */
+/** A choice of one value; the caller keeps it in the address. */
 export function Choice({
   label,
   value,
@@ -220,7 +220,7 @@ export function Choice({
 }: {
   label: string;
   value: string;
-  /** Heading → [value, text]; of "" there is no heading. */
+  /** Heading → [value, text]; "": without a heading. */
   groups: Map<string, [string, string][]>;
   onChange: (value: string) => void;
 }) {

@@ -1,8 +1,8 @@
-// What pages ask of the index.
+// Queries of pages to the index.
 import type { Board, Cell, Figure, Index } from "./data";
 import { slug } from "./route";
 
-/** A headline metric of a board: a column of the leaderboard. `metric` is "" where all results are withheld. */
+/** A headline metric of a board: a column of the leaderboard. `metric` is "" if all results are withheld. */
 export interface Column {
   board: Board;
   number: number;
@@ -43,7 +43,7 @@ export function titlesOf(index: Index): string[] {
   );
 }
 
-/** The name of a benchmark as papers write it. */
+/** The name of a benchmark that papers use. */
 export function titleOf(index: Index, benchmark: string): string {
   return index.benchmarks.find(({ name }) => name === benchmark)?.title ?? benchmark;
 }
@@ -63,7 +63,7 @@ export function cellsOf(index: Index, board: number): Map<string, Cell> {
   return new Map(index.cells.filter((cell) => cell.board === board).map((cell) => [cell.model, cell]));
 }
 
-/** What a figure is of its scale, from 0 to 1; null where there is no value. */
+/** A figure as a share of its scale, from 0 to 1; null if there is no value. */
 export function shareOf(figure: Figure | undefined): number | null {
   if (!figure || figure.value === null || !figure.scale) return null;
   return Math.min(1, Math.max(0, figure.value / figure.scale));
@@ -88,12 +88,12 @@ const COLOURS = [
 ];
 const SYMBOLS = ["circle", "rect", "triangle", "diamond", "roundRect"];
 
-/** How a model is drawn, the same on every page. */
+/** The appearance of a model, the same on every page. */
 export function lookOf(index: Index, model: string): { colour: string; symbol: string } {
   return look(index.models.findIndex((one) => one.name === model));
 }
 
-/** How the thing of that number is drawn. */
+/** The appearance of the thing with this number. */
 export function look(number: number): { colour: string; symbol: string } {
   const n = Math.max(0, number);
   return {

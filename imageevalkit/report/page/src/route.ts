@@ -1,4 +1,4 @@
-// The address of a view is all of it: #/gallery/wise?q=cat&sort=low. Links to it can be shared.
+// The address describes a view completely: #/gallery/wise?q=cat&sort=low. Links to views can be shared.
 import { signal } from "@preact/signals";
 
 export interface Route {
@@ -17,7 +17,7 @@ function decoded(text: string): string {
   try {
     return decodeURIComponent(text);
   } catch {
-    return text; // typed by hand
+    return text; // a user typed it
   }
 }
 
@@ -27,12 +27,12 @@ addEventListener("hashchange", () => {
   route.value = parse(location.hash);
 });
 
-/** `name` as it is in an address, which cannot hold half a character. Names are looked up by it. */
+/** `name` as it is in an address, which cannot contain half a character. Names are looked up by it. */
 export function slug(name: string): string {
   return name.replace(/\p{Surrogate}/gu, (half) => `\ufffd${half.charCodeAt(0).toString(16)}`);
 }
 
-/** The link to a view; what is empty in `query` is left out. */
+/** The link to a view; empty values of `query` are left out. */
 export function href(path: string[], query: Record<string, string> = {}): string {
   const given = Object.entries(query).filter(([, value]) => value !== "");
   const found = new URLSearchParams(given.map(([name, value]) => [name, slug(value)]));
@@ -48,7 +48,7 @@ export function change(query: Record<string, string>): void {
   route.value = parse(link);
 }
 
-/** Those of `names` that the address lists under `key`; all of them where it lists none. */
+/** The `names` that the address lists under `key`; all names if it lists none. */
 export function chosen(key: string, names: string[], otherwise = names): string[] {
   const asked = route.value.query.get(key);
   if (asked === null) return otherwise;

@@ -1,4 +1,4 @@
-// Tables whose rows are sorted by a column, which the address keeps.
+// Tables whose rows are sorted by a column. The address keeps the column.
 import type { ComponentChildren } from "preact";
 import { Scroll } from "./parts";
 import { change, route } from "./route";
@@ -9,19 +9,19 @@ export interface Column<Row> {
   key: string;
   head: ComponentChildren;
   cell: (row: Row) => ComponentChildren;
-  /** What to sort by; a column without it cannot be sorted. What has no number stays at the end. */
+  /** The value to sort by; a column without it cannot be sorted. Rows without a number stay at the end. */
   value?: (row: Row) => number | string | null | undefined;
-  /** Of the cell, e.g. a colour. */
+  /** A property of the cell, such as a colour. */
   style?: (row: Row) => Record<string, string> | undefined;
 }
 
 interface Props<Row> {
   label: string;
   rows: Row[];
-  /** The first is that of the rows' headings. */
+  /** The columns; the first has the headings of the rows. */
   columns: Column<Row>[];
   keyOf: (row: Row) => string;
-  /** Of the address; without it rows stay as they are. */
+  /** The sorted column in the address; without it rows keep their order. */
   sort?: string;
   class?: string;
   rowClass?: (row: Row) => string | undefined;

@@ -1,4 +1,4 @@
-// Every word of the page in English and Chinese. Names, prompts and replies are never translated.
+// All words of the page in English and Chinese. Names, prompts and replies are never translated.
 import { signal } from "@preact/signals";
 import { GALLERY_WORDS } from "./gallery/words";
 import { VOTE_WORDS } from "./vote/words";
@@ -44,7 +44,7 @@ const WORDS = {
   mean_over: ["Mean of {n} benchmarks", "{n} 个基准的平均"],
   mean_over_one: ["Mean of 1 benchmark", "1 个基准的平均"],
   order_mean: ["Order: {mean}, in percent of each scale.", "按“{mean}”排序（各项按满分折算为百分比）。"],
-  order_first: ["Order: first column. No benchmark counts for a mean.", "按第一列排序：没有可以计入平均的基准。"],
+  order_first: ["Models are sorted by the first column. No mean is shown.", "模型按第一列排序；不显示平均值。"],
   not_in_mean: ["Not in the mean: {names}. --sort_by chooses others.", "未计入平均：{names}。可用 --sort_by 另选。"],
   no_interval: ["no interval: {why}", "无区间：{why}"],
   heat_note: [
@@ -209,7 +209,7 @@ const WORDS = {
   ...VOTE_WORDS,
 } as const satisfies Record<string, readonly [string, string]>;
 
-// Of states, outcomes and relations, as files have them.
+// The words for states, outcomes and relations in files.
 const DATA: Record<string, readonly [string, string]> = {
   judged: ["scored", "已评分"],
   unparsed: ["unparsed", "无法解析"],
@@ -258,7 +258,7 @@ export function keep(name: string, value: string): void {
   try {
     localStorage.setItem(name, value);
   } catch {
-    // only this visit
+    // for this visit only
   }
 }
 
@@ -266,7 +266,7 @@ const first = kept("language") ?? (navigator.language.startsWith("zh") ? "zh" : 
 export const language = signal<Language>(first === "zh" ? "zh" : "en");
 export const theme = signal<string>(kept("theme") ?? "system");
 
-/** What files say of an item, a cell or a relation in the reader's language, where it is known. */
+/** The word of a file for an item, a cell or a relation in the reader's language, if it is known. */
 export function word(text: string): string {
   if (!Object.hasOwn(DATA, text)) return text.replaceAll("_", " ");
   return (DATA[text] as readonly [string, string])[language.value === "zh" ? 1 : 0];
@@ -278,7 +278,7 @@ export function t(word: Word, values: Record<string, string | number> = {}): str
   return text.replace(/\{(\w+)\}/g, (whole, name: string) => isolated(String(values[name] ?? whole)));
 }
 
-/** `text` so that its direction is not that of what follows. */
+/** `text`, isolated so that its direction does not change the text after it. */
 function isolated(text: string): string {
   return /[\u0590-\u08ff\u200f\u202a-\u202e\u2066-\u2069]/.test(text) ? `\u2068${text}\u2069` : text;
 }

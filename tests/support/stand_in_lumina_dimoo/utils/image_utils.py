@@ -1,5 +1,3 @@
-import random
-
 import torch
 from PIL import Image
 
@@ -16,19 +14,14 @@ def add_break_line(sequence, H, W, new_number=0):
 
 
 def generate_crop_size_list(num_patches, patch_size, max_ratio=4.0):
-    record("generate_crop_size_list", locals())
     return [(64, 32)]
 
 
 def var_center_crop(pil_image, crop_size_list, random_top_k=1):
-    drawn = random.random()
-    record("var_center_crop", locals())
     return pil_image.crop((0, 0, *crop_size_list[0]))
 
 
 def encode_img_with_breaks(img, vqvae, vae_scale_factor=16):
-    without_gradients = torch.is_inference_mode_enabled()
-    record("encode_img_with_breaks", locals())
     return [904, 700, 905]
 
 

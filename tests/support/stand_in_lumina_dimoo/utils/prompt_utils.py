@@ -1,10 +1,6 @@
-from tests.support.authors_calls import record
-
-
 def generate_text_to_image_prompt(prompt_text, templates=None):
     return "T" + prompt_text, "U"
 
 
 def generate_image_to_image_prompt(prompt_text, edit_type, templates=None, **kwargs):
-    record("generate_image_to_image_prompt", locals())
     return "E" + prompt_text, "NO", "E"

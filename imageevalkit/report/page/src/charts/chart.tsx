@@ -1,4 +1,4 @@
-// A chart of ECharts: drawn once it is seen, and anew when its theme, its words or its width change.
+// An ECharts chart: drawn when it becomes visible, and again when its theme, words or width change.
 import { signal } from "@preact/signals";
 import type { EChartsOption } from "echarts";
 import { BarChart, CustomChart, LineChart, RadarChart, ScatterChart } from "echarts/charts";
@@ -22,13 +22,13 @@ use([
   SVGRenderer,
 ]);
 
-/** What a chart takes of the page. */
+/** The properties of the page that a chart uses. */
 export interface Style {
   ink: string;
   soft: string;
   line: string;
   card: string;
-  /** Of the chart in pixels. */
+  /** The width of the chart in pixels. */
   width: number;
 }
 
@@ -38,7 +38,7 @@ darkness.addEventListener("change", () => {
   dark.value = darkness.matches;
 });
 
-/** `label` says what the chart shows; the numbers are in a table beside it. */
+/** `label` names the content of the chart; the numbers are in a table beside it. */
 export function Chart({
   option,
   height,
@@ -50,7 +50,7 @@ export function Chart({
 }) {
   const box = useRef<HTMLDivElement>(null);
   const painted = `${theme.value} ${dark.value}`;
-  // colours are read from the page, which the theme paints
+  // the theme sets the colours of the page
   useEffect(() => {
     const element = box.current;
     if (!element) return;
@@ -81,7 +81,7 @@ export function Chart({
       (entries) => {
         if (!entries.some((entry) => entry.isIntersecting)) return;
         seen.disconnect();
-        sized.observe(element); // which draws
+        sized.observe(element); // this draws the chart
       },
       { rootMargin: "300px" },
     );

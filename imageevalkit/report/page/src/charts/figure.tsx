@@ -1,4 +1,4 @@
-// Charts of the page with what they say in words.
+// The charts of the page and their captions.
 import { useMemo } from "preact/hooks";
 import type { Figure } from "../data";
 import { t } from "../words";
@@ -16,7 +16,7 @@ import {
   scatter,
 } from "./options";
 
-/** A radar has room for so many metrics, and needs so many. */
+/** Whether a radar is readable with so many metrics. */
 export function isRadar(metrics: number): boolean {
   return metrics >= 3 && metrics <= 12;
 }
@@ -73,7 +73,7 @@ interface IntervalsProps {
   rows: { name: string; figure: Figure; colour?: string }[];
   x: string;
   label: string;
-  /** Of the scale, where bars start at 0; 0: there is no scale. */
+  /** The top of the scale, if bars start at 0; 0: there is no scale. */
   top?: number;
 }
 

@@ -1,4 +1,4 @@
-// What ECharts is to draw: bars, radar, scatter and curves of figures with their intervals.
+// The options of ECharts for bars, radar, scatter and curves of figures with intervals.
 import type { CustomSeriesOption, CustomSeriesRenderItem, EChartsOption, SeriesOption } from "echarts";
 import type { Figure } from "../data";
 import { cut } from "../parts";
@@ -12,7 +12,7 @@ export interface Row {
   figures: (Figure | undefined)[];
 }
 
-/** A point with an interval in both directions, where there is one. */
+/** A point with an interval in each direction, if there is one. */
 export interface Point {
   name: string;
   colour: string;
@@ -28,7 +28,7 @@ export function plain(value: number, text: string): Figure {
 
 const MARGIN = { left: 12, right: 24, top: 14, bottom: 12, outerBoundsMode: "same" as const };
 
-/** Lines of a tooltip, each a name with its value, as text nodes: names are of others. */
+/** The lines of a tooltip, each a name with its value. Text nodes, because names come from other people. */
 function lines(heading: string, all: [string, string][]): HTMLElement {
   const box = document.createElement("div");
   const bold = document.createElement("b");
@@ -72,7 +72,7 @@ function valueAxis(style: Style, name: string, rest: object = {}) {
   };
 }
 
-/** Whether all figures have one scale; of several, each is shown as its share. */
+/** The scale of all figures; 0 if they have several: then each figure is shown as a share of its scale. */
 export function scaleOf(rows: Row[]): number {
   const scales = new Set(rows.flatMap((row) => row.figures.flatMap((figure) => (figure ? [figure.scale] : []))));
   return scales.size === 1 ? ([...scales][0] ?? 0) : 0;
@@ -83,8 +83,8 @@ function shown(value: number | null, figure: Figure, scale: number): number | nu
 }
 
 /**
- * The whiskers of a series: [place on the other axis, low, high] each. `along` is the axis of the interval; `bar` is the place
- * of the bar that they stand on, among so many.
+ * The whiskers of a series, each as [place on the other axis, low, high]. `along` is the axis of the interval. `bar` is the
+ * number of the bar below the whiskers, and the number of all bars.
  */
 function whiskers(
   data: number[][],
@@ -121,10 +121,10 @@ function whiskers(
   return { type: "custom", renderItem, data, encode, silent: true, z: 5, clip: true };
 }
 
-// as wide as many models need; the same for bars and their whiskers
+// wide enough for many models; equal for bars and their whiskers
 const BARS = { barGap: "12%", barCategoryGap: "28%", barMaxWidth: 16 } as const;
 
-/** Room for a bar of each model for each metric. */
+/** The room for a bar of each model for each metric. */
 export function barsHeight(metrics: number, models: number): number {
   return 64 + metrics * (Math.max(models, 1) * 13 + 14);
 }
@@ -203,7 +203,7 @@ export function radar(metrics: string[], rows: Row[], style: Style): EChartsOpti
         type: "radar",
         data: rows.map((row) => ({
           name: row.name,
-          // of its scale: a radar has one
+          // a share of the scale, because a radar has one scale
           value: row.figures.map((figure) => (figure?.value == null ? 0 : figure.value / (figure.scale || 1))),
           symbol: row.symbol,
           symbolSize: 6,
@@ -216,7 +216,7 @@ export function radar(metrics: string[], rows: Row[], style: Style): EChartsOpti
   };
 }
 
-/** `front`: names of points, in the order of x, that a line joins. */
+/** `front`: the names of points, in the order of x, that a line joins. */
 export function scatter(points: Point[], x: string, y: string, style: Style, front: Point[] = []): EChartsOption {
   const all = points.map((point) => point.x.value as number);
   const [least, most] = [Math.min(...all), Math.max(...all)];
@@ -264,7 +264,7 @@ export function scatter(points: Point[], x: string, y: string, style: Style, fro
             width: style.width < 500 ? 90 : 160,
             overflow: "truncate",
           },
-          labelLayout: { dy: -9, hideOverlap: true }, // above the whisker,
+          labelLayout: { dy: -9, hideOverlap: true }, // above the whisker
           z: 6,
         }),
       ),
@@ -282,7 +282,7 @@ export function scatter(points: Point[], x: string, y: string, style: Style, fro
   };
 }
 
-/** A run over its checkpoints. */
+/** A training run over its checkpoints. */
 export interface Run {
   name: string;
   colour: string;
@@ -342,15 +342,15 @@ export function curves(runs: Run[], y: string, style: Style): EChartsOption {
   };
 }
 
-/** From 0 to the top of the scale, or further where a value or interval is beyond. */
+/** From 0 to the top of the scale, or further if a value or interval is beyond it. */
 function range(rows: { figure: Figure }[], top: number): { min: number; max: number } {
   const all = rows.flatMap(({ figure: { value, low, high } }) => [value, low, high].filter((one) => one !== null));
   return { min: Math.min(0, ...all), max: Math.max(top, ...all) };
 }
 
 /**
- * Figures with their intervals, in the order of `rows`; names are on the upright axis. With the `top` of a scale each figure is a
- * bar from 0, with 0 a point.
+ * Figures with their intervals, in the order of `rows`; names are on the vertical axis. If `top` is the top of a scale, each
+ * figure is a bar from 0. If `top` is 0, each figure is a point.
  */
 export function intervals(
   rows: { name: string; figure: Figure; colour?: string }[],

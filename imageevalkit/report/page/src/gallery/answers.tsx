@@ -1,4 +1,4 @@
-// What is known of one image: questions with their answers, scores, how it was made.
+// The data of one image: questions with their answers, scores, and its generation.
 import type { Answer, Index } from "../data";
 import { t, word } from "../words";
 import { Clamp, Copy, format } from "./common";
@@ -11,14 +11,14 @@ interface PanelProps {
   column: Column;
   shot: Shot;
   view: View;
-  /** Names the model: where there are several panels. */
+  /** The name of the model, if there are several panels. */
   titled: boolean;
 }
 
 export function Panel({ index, row, column, shot, view, titled }: PanelProps) {
   const judging = judgingOf(column, view);
   const first = column.judgings?.[0];
-  const found = useMore(index, first, shot.id); // of another judge there are scores only
+  const found = useMore(index, first, shot.id); // other judges have only scores
   const more = typeof found === "object" ? found : undefined;
   return (
     <section class="g-panel" aria-label={`${column.key}, ${shot.id}`}>
@@ -93,7 +93,7 @@ function unquoted(path: string): string {
   try {
     return decodeURIComponent(path);
   } catch {
-    return path; // bytes that are no text
+    return path; // the bytes are not text
   }
 }
 
@@ -113,7 +113,7 @@ interface ScoresProps {
   reason: string;
 }
 
-/** Scores by every judge of the image, that of the answers shown first. */
+/** The scores by every judge of the image. The judge of the shown answers is first. */
 function Scores({ column, shot, view, reason }: ScoresProps) {
   const shown = judgingOf(column, view);
   const judgings = [...(column.judgings ?? [])].sort((a, b) => Number(b === shown) - Number(a === shown));
@@ -154,7 +154,7 @@ function markOf({ status, score }: Answer): Mark {
 const RANK: Mark[] = ["wrong", "unread", "plain", "right"];
 const SIGNS: Record<Mark, string> = { wrong: "✗", unread: "?", plain: "•", right: "✓" };
 
-/** Of a longer reply the value alone is shown as its answer. */
+/** A longer reply is shown as its value alone. */
 const SHORT = 80;
 
 function Answers({ answers }: { answers: Answer[] }) {

@@ -32,7 +32,7 @@ export function Clamp({ text, kind = "" }: { text: string; kind?: string }) {
 
 const said = signal("");
 
-/** Says what was done, to the eye and to a screen reader; one stands in each dialog, since a dialog hides all else. */
+/** Reports what was done, to the eye and to a screen reader. Each dialog has its own, because a dialog hides everything else. */
 export function Said() {
   return (
     <p class="g-said" role="status">
@@ -98,7 +98,7 @@ export function Dialog({ label, kind, onClose, onKeyDown, children }: DialogProp
   );
 }
 
-/** What stands where there is no picture. */
+/** The text in place of a missing picture. */
 export function Gone({ kind, title, remark }: { kind: string; title: string; remark: string }) {
   return (
     <div class={`g-picture g-gone ${kind}`}>

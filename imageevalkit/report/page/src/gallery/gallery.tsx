@@ -81,7 +81,7 @@ function Shown({ table, view, list, benchmark, onHelp }: ShownProps) {
   };
   const before = useRef(place);
   useEffect(() => {
-    // closed by Back
+    // the Back button closed it
     const was = before.current;
     if (was && !place) setLast({ row: was.row, column: was.column, item: was.shot.id });
     before.current = place;
@@ -307,7 +307,7 @@ function Tools({ table, columns, metrics, metric, view, benchmark, children }: T
   );
 }
 
-/** The value typed, told a little later: each letter would be another search. */
+/** The typed value, reported after a short pause: otherwise each letter would start a search. */
 function useLate(value: string, tell: (value: string) => void): [string, (value: string) => void] {
   const [typed, setTyped] = useState(value);
   useEffect(() => setTyped(value), [value]);
@@ -353,7 +353,7 @@ interface ChoiceProps {
   label: string;
   value: string;
   options: [string, string][];
-  /** Offers to ask for none of them. */
+  /** Offers to request none of them. */
   all?: boolean;
   onChoose: (value: string) => void;
 }
@@ -392,7 +392,7 @@ function Help({ onClose }: { onClose: () => void }) {
   return <Keys keys={keys} onClose={onClose} />;
 }
 
-/** Gives a section what is left of the window below it. */
+/** Gives a section the rest of the window below it. */
 function useRoom(): { current: HTMLElement | null } {
   const section = useRef<HTMLElement>(null);
   useEffect(() => {

@@ -1,4 +1,4 @@
-// Prompts × columns as a list of which only what is near the screen is drawn.
+// Prompts × columns as a list that draws only rows near the screen.
 import { useVirtualizer } from "@tanstack/react-virtual";
 import type { ComponentChildren } from "preact";
 import { memo } from "preact/compat";
@@ -29,13 +29,13 @@ interface Look {
   metric: string;
   view: View;
   benchmark: string;
-  /** Query of the list, for links. */
+  /** The query of the list, for links. */
   list: string;
 }
 
 interface ListProps extends Look {
   rows: Row[];
-  /** The item and column to bring into sight and to focus, once. */
+  /** The item and column to scroll to and to focus, once. */
   at: { row: Row; column: Column; item: string } | null;
 }
 
@@ -58,7 +58,7 @@ export function List({ rows, at, ...look }: ListProps) {
       const drawn = box.current?.querySelector(`[data-index="${row}"]`);
       const link = drawn && find(drawn);
       if (link) link.focus({ preventScroll: true });
-      else if (tries) reach(row, find, tries - 1); // it is drawn a frame later
+      else if (tries) reach(row, find, tries - 1); // the row is drawn a frame later
     });
   };
   useEffect(() => {
@@ -123,18 +123,18 @@ export function List({ rows, at, ...look }: ListProps) {
 
 const waiting: (() => void)[] = [];
 const PASSING = 200;
-// a row that a drag of the bar passes is gone by then
+// a row that a drag of the scroll bar passes is removed by then
 const PASSING_MS = 80;
 
 interface InTurnProps {
   still: boolean;
   height: number;
-  /** Shown until then, cut. */
+  /** The text shown until then, cut. */
   prompt: string;
   children: ComponentChildren;
 }
 
-/** Rows that come into sight while the list scrolls are drawn one a frame, the first to come first: no frame takes long. */
+/** Draws rows that scroll into sight one per frame, in order, so that no frame takes long. */
 function InTurn({ still, height, prompt, children }: InTurnProps) {
   const [drawn, setDrawn] = useState(still);
   useEffect(() => {
@@ -187,7 +187,7 @@ function Head({ table, columns, view }: Look) {
   );
 }
 
-/** The cells of a row. Nothing of it changes while the list scrolls. */
+/** The cells of a row. They do not change while the list scrolls. */
 const Line = memo(
   ({ row, ...look }: Look & { row: Row }) => (
     <>
@@ -211,7 +211,7 @@ const Line = memo(
     a.row === b.row && a.list === b.list && a.columns === b.columns && a.metric === b.metric && a.table === b.table,
 );
 
-/** What was edited: the same for all models. */
+/** The image to edit, the same for all models. */
 function Sources({ row, table, columns, benchmark, list }: Look & { row: Row }) {
   const column = columns.find((one) => shotsOf(row, one).length);
   const shot = column && shotsOf(row, column)[0];
@@ -282,7 +282,7 @@ function Shots({ row, column, table, metric, view, benchmark, list }: Look & { r
   );
 }
 
-/** The prompt that the model was shown in place of the row's; repetitions share theirs. */
+/** The prompt that the model received in place of the row's prompt; repetitions share it. */
 function Rewritten({ index, column, shot }: { index: Index; column: Column; shot: Shot }) {
   const more = useMore(index, column.judgings?.[0], shot.id);
   if (typeof more !== "object" || !more.rewritten) return null;

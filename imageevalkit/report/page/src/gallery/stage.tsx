@@ -1,4 +1,4 @@
-// Pictures to look at closely: one, side by side, by turns, or with a slider between two; all zoomed together.
+// Pictures to inspect: one, side by side, in turns, or with a slider between two; all share one zoom.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { picture } from "../data";
 import { t } from "../words";
@@ -9,16 +9,16 @@ export interface Frame {
   key: string;
   label: string;
   alt: string;
-  /** The whole image, "" is not to be had; and its preview. */
+  /** The full image ("": not available), and its preview. */
   file: string;
   preview: string;
-  /** Said where neither can be shown. */
+  /** The text if neither can be shown. */
   gone: { kind: string; title: string; remark: string };
 }
 
 export interface Zoom {
   scale: number;
-  /** Of the frame's width and height. */
+  /** Shares of the frame's width and height. */
   x: number;
   y: number;
 }
@@ -27,7 +27,7 @@ export const WHOLE: Zoom = { scale: 1, x: 0, y: 0 };
 const MOST = 32;
 export const STEP = 1.4;
 
-/** `zoom` by `factor` around a point of the frame, in shares of it from its middle. */
+/** `zoom` by `factor` around a point of the frame. The point is in shares of the frame from its middle. */
 export function zoomed(zoom: Zoom, factor: number, at: { x: number; y: number } = { x: 0, y: 0 }): Zoom {
   const scale = Math.min(MOST, Math.max(1, zoom.scale * factor));
   const by = scale / zoom.scale;
@@ -55,13 +55,13 @@ export function zoomOf(text: string): Zoom {
 
 interface Best {
   image: HTMLImageElement | null;
-  /** The whole image, not its preview. */
+  /** Whether the full image is shown, not its preview. */
   whole: boolean;
-  /** The whole image was asked for and is not there. */
+  /** Whether the full image was requested and is missing. */
   missing: boolean;
 }
 
-/** The preview, until the whole image has come. */
+/** The preview, until the full image has loaded. */
 function useBest(frame: Frame): Best {
   const [best, setBest] = useState<Best>({ image: null, whole: false, missing: !frame.file });
   useEffect(() => {
@@ -83,7 +83,7 @@ function useBest(frame: Frame): Best {
   return best;
 }
 
-/** Drawn, so that no address is in the page: it may tell the model to who votes blind. */
+/** Drawn on a canvas, so that the page has no address: it may reveal the model to a blind voter. */
 function Drawing({ image, label }: { image: HTMLImageElement; label: string }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   useEffect(() => {
@@ -108,7 +108,7 @@ function Picture({ frame, zoom, blind, onBest }: PictureProps) {
   }
   const style = {
     transform: `translate(${zoom.x * 100}%, ${zoom.y * 100}%) scale(${zoom.scale})`,
-    // single pixels are what is looked for
+    // the reader looks for single pixels
     imageRendering: zoom.scale >= 6 && best.whole ? ("pixelated" as const) : ("auto" as const),
   };
   return (
@@ -140,7 +140,7 @@ function Note({ frame, best }: { frame: Frame; best: Best | undefined }) {
 interface StageProps {
   frames: Frame[];
   mode: Mode;
-  /** Which of them is seen, by turns. */
+  /** The number of the picture that is shown, in turns. */
   turn: number;
   zoom: Zoom;
   onZoom: (to: (zoom: Zoom) => Zoom) => void;
@@ -160,7 +160,7 @@ export function Stage({ frames, mode, turn, zoom, onZoom, blind = false }: Stage
       zoom={zoom}
       blind={blind}
       onBest={(found) =>
-        // of those seen before nothing is held: whole images are large
+        // full images are large: earlier ones are released
         setBest((now) => Object.fromEntries(frames.map(({ key }) => [key, key === frame.key ? found : now[key]])))
       }
     />

@@ -1,4 +1,4 @@
-// The gallery's data: prompts × columns, and which prompts are shown in which order.
+// The gallery's data: prompts × columns, and the order of the shown prompts.
 import { useEffect, useReducer, useState } from "preact/hooks";
 import { type Cell, type Index, type Items, type More, type Prompts, part } from "../data";
 import { slug } from "../route";
@@ -7,11 +7,11 @@ import type { View } from "./view";
 export type Shot = Items["items"][number];
 export type Input = NonNullable<Prompts["rows"][number]["inputs"]>[number];
 
-/** The images of one cell, with what each judge made of them. */
+/** The images of one cell, with the scores of each judge. */
 export interface Column {
-  /** Names the column, in the address too. */
+  /** The name of the column, also in the address. */
   key: string;
-  /** Numbers of cells: the same images, by judge. The first has the images. */
+  /** Numbers of cells with the same images, one for each judge. The first cell has the images. */
   cells: number[];
   /** null: not loaded. */
   judgings: Judging[] | null;
@@ -59,7 +59,7 @@ export function columnsOf(index: Index, benchmark: number): Column[] {
   const seen = new Map<string, number>();
   return [...groups.values()].map((numbers) => {
     const model = slug(cellAt(index, numbers[0] as number).model);
-    const count = (seen.get(model) ?? 0) + 1; // the same model again is of another output folder
+    const count = (seen.get(model) ?? 0) + 1; // the same model again comes from another output folder
     seen.set(model, count);
     return { key: count > 1 ? `${model} (${count})` : model, cells: numbers, judgings: null, problem: "" };
   });
@@ -83,7 +83,7 @@ async function fill(index: Index, column: Column): Promise<void> {
   }
 }
 
-/** The benchmark's prompts, and the items of each column not hidden, as they come. */
+/** The benchmark's prompts, and the items of each visible column, as they load. */
 export function useTable(index: Index, benchmark: number, hidden: string[]): Table | string | null {
   const [table, setTable] = useState<Table | string | null>(null);
   const [, drawn] = useReducer<number, void>((n) => n + 1, 0);
@@ -109,7 +109,7 @@ export function useTable(index: Index, benchmark: number, hidden: string[]): Tab
   return table;
 }
 
-/** The rest of what is known of an item; undefined until it has come, a text where it cannot be had. */
+/** The further data of an item: undefined until they have loaded, a text if they cannot be loaded. */
 export function useMore(
   index: Index,
   judging: Judging | undefined,
@@ -129,7 +129,7 @@ export function useMore(
   return found?.id === id && found.cell === judging?.cell ? found.more : undefined;
 }
 
-/** A column's items of a prompt, repetitions in order. */
+/** A column's items of a prompt, with repetitions in order. */
 export function shotsOf(row: Row, column: Column): Shot[] {
   const first = column.judgings?.[0];
   if (!first) return [];
@@ -139,7 +139,7 @@ export function shotsOf(row: Row, column: Column): Shot[] {
   });
 }
 
-/** The judge's whose scores are shown: the one asked for where there is one. */
+/** The judge whose scores are shown: the requested one if it exists. */
 export function judgingOf(column: Column, view: View): Judging | undefined {
   return column.judgings?.find((one) => one.evaluator === view.judge) ?? column.judgings?.[0];
 }
@@ -169,7 +169,7 @@ export function scoreOf(column: Column, id: string, metric: string, view: View):
   return judging ? valueIn(judging, id, metric) : null;
 }
 
-/** What became of an item, in one word: not judged where it should have been, else what became of its image. */
+/** The state of an item in one word: the reason why it was not judged, else the outcome of its image. */
 export function stateOf(column: Column, shot: Shot, view: View): string {
   if (shot.status !== "generated") return shot.status;
   const judged = judgedOf(column, shot, view);
@@ -194,7 +194,7 @@ export function meanOf(row: Row, column: Column, metric: string, view: View): { 
 const meanValue = (row: Row, column: Column, metric: string, view: View) =>
   meanOf(row, column, metric, view)?.mean.value ?? null;
 
-/** Numbers of different evaluators are not compared: the gap is the widest within one evaluator. */
+/** Numbers of different evaluators are not compared: the gap is the widest one within an evaluator. */
 function gapOf(row: Row, columns: Column[], metric: string, view: View): number | null {
   const by = new Map<string, number[]>();
   for (const column of columns) {
@@ -205,7 +205,7 @@ function gapOf(row: Row, columns: Column[], metric: string, view: View): number 
   return gaps.length ? Math.max(...gaps) : null;
 }
 
-/** How far judges of the same image are apart, as a share of their scales. */
+/** The distance between judges of the same image, as a share of their scales. */
 function quarrelOf(row: Row, columns: Column[], metric: string): number | null {
   const gaps = columns.flatMap((column) =>
     shotsOf(row, column).flatMap((shot) => {
@@ -219,7 +219,7 @@ function quarrelOf(row: Row, columns: Column[], metric: string): number | null {
   return gaps.length ? Math.max(...gaps) : null;
 }
 
-/** Orders that can be had of the columns shown. */
+/** The orders that the shown columns allow. */
 export function orders(columns: Column[], view: View): { plain: string[]; columns: Column[] } {
   const scored = columns.filter((column) => column.judgings?.some((one) => one.items.metrics.length));
   if (!scored.length) return { plain: ["order"], columns: [] };
@@ -232,7 +232,7 @@ export function orders(columns: Column[], view: View): { plain: string[]; column
   return { plain, columns: columns.length > 1 ? scored : [] };
 }
 
-/** The top of the scale of all scores shown; 100, of a percentage, where they differ. */
+/** The top of the scale of all shown scores; 100 (percent) if the scales differ. */
 export function unitOf(columns: Column[], metric: string, view: View): { unit: number; percent: boolean } {
   const scales = new Set(
     columns.flatMap((column) => {
@@ -264,7 +264,7 @@ function sortKey(row: Row, columns: Column[], metric: string, view: View): numbe
 
 function fits(row: Row, columns: Column[], metric: string, view: View): boolean {
   const query = view.q.trim().toLowerCase();
-  // a short number is in nearly every id, so only a longer piece of one is taken for an id
+  // a short number is part of nearly every id, so only a longer part of an id counts
   const named = query.length > 3 && row.items.some((id) => id.toLowerCase().includes(query));
   if (!named && !query.split(/\s+/).every((term) => row.text.includes(term))) return false;
   if (!Object.entries(view.keys).every(([name, value]) => slug(row.keys[name] ?? "") === value)) return false;
@@ -298,7 +298,7 @@ export function arranged(table: Table, columns: Column[], metric: string, view: 
   return keyed.map(([, row]) => row);
 }
 
-/** Where the whole image of a path below a cell's root is; "" where it is not published. */
+/** The address of the full image at a path below a cell's root; "" if it is not published. */
 function whole(index: Index, root: number, path: string): string {
   const base = index.roots[root];
   return base && path ? `${base}/${path}` : "";

@@ -1,4 +1,4 @@
-// What the address says of a view of the gallery.
+// The view of the gallery that the address describes.
 import { change, href, route } from "../route";
 
 export const MODES = ["side", "flicker", "slider"] as const;
@@ -6,30 +6,30 @@ export type Mode = (typeof MODES)[number];
 
 export interface View {
   q: string;
-  /** Key of prompts → the value asked for. */
+  /** Key of prompts → the requested value. */
   keys: Record<string, string>;
   status: string;
-  /** Bounds of the score, "" is open. */
+  /** The bounds of the score; "": no bound. */
   low: string;
   high: string;
   metric: string;
   judge: string;
   /** order, low, high, gap, judges, or low:<column>, high:<column>. */
   sort: string;
-  /** Keys of columns. */
+  /** The keys of columns. */
   hide: string[];
-  /** The image in the viewer: its item and column; "" is closed. */
+  /** The image in the viewer: its item and column; "": closed. */
   item: string;
   model: string;
   mode: Mode;
-  /** What is compared with it: keys of columns, or SOURCE; null is not said. */
+  /** The columns to compare with: keys of columns, or SOURCE; null: the address names none. */
   beside: string[] | null;
   zoom: string;
 }
 
-/** Stands for the input images of an edit among keys of columns. */
+/** The key of the input images of an edit among keys of columns. */
 export const SOURCE = "<source>";
-// eval.sh separates names of models by it, so no name holds one
+// eval.sh separates names of models by it, so no name contains it
 const SEPARATOR = ";";
 const KEY = "key.";
 const OF_VIEWER = ["item", "model", "mode", "with", "zoom"];
@@ -59,23 +59,23 @@ export function viewOf(query: URLSearchParams): View {
 }
 
 export const keyed = (name: string, value: string) => ({ [KEY + name]: value });
-/** A list in the address; an empty one is told from none by a separator alone. */
+/** A list in the address. A separator alone distinguishes an empty list from a missing one. */
 export const joined = (names: string[], evenEmpty = false) => names.join(SEPARATOR) || (evenEmpty ? SEPARATOR : "");
 
-/** The query of the list alone, without what the viewer shows. */
+/** The query of the list alone, without the state of the viewer. */
 export function ofList(query: URLSearchParams): string {
   const kept = new URLSearchParams(query);
   for (const name of OF_VIEWER) kept.delete(name);
   return kept.toString();
 }
 
-/** The link to an image of the list that has this query. */
+/** The link to an image of the list with this query. */
 export function linkTo(benchmark: string, list: string, item: string, model: string): string {
   return href(["gallery", benchmark], { ...Object.fromEntries(new URLSearchParams(list)), item, model });
 }
 
 let opened = false;
-/** The viewer is opened from the list: the step before in the history is the list. */
+/** Notes that the list opens the viewer: then the previous step of the history is the list. */
 export function opening(): void {
   opened = true;
 }
@@ -86,7 +86,7 @@ export function close(): void {
   opened = false;
 }
 
-/** Leave out every filter; what is hidden and the order stay. */
+/** Removes every filter; hidden columns and the order stay. */
 export function unfilter(): void {
   const filters = [...route.value.query.keys()].filter((name) => name.startsWith(KEY));
   change(Object.fromEntries(["q", "status", "low", "high", ...filters].map((name) => [name, ""])));

@@ -1,4 +1,4 @@
-// One image and what is compared with it.
+// One image and the images to compare with it.
 import { useEffect, useState } from "preact/hooks";
 import type { Index } from "../data";
 import { change, slug } from "../route";
@@ -9,7 +9,7 @@ import { type Frame, moved, STEP, Stage, WHOLE, type Zoom, zoomed, zoomOf, zoomT
 import { type Column, fileOf, type Row, type Shot, shotsOf, sourceFile, type Table } from "./table";
 import { joined, MODES, type Mode, SOURCE, type View } from "./view";
 
-/** Where the reader is: an image of a row. */
+/** The position of the reader: an image of a row. */
 export interface Place {
   row: Row;
   column: Column;
@@ -54,7 +54,7 @@ export function stepped(rows: Row[], columns: Column[], from: Place, across: num
 interface ViewerProps {
   table: Table;
   rows: Row[];
-  /** Those shown. */
+  /** The shown images. */
   columns: Column[];
   view: View;
   place: Place;
@@ -78,7 +78,7 @@ export function Viewer({ table, rows, columns, view, place, onClose, onHelp }: V
     return sources.length ? t("result") : "";
   };
   const all = [...sources, ...shots.map((one) => shotFrame(index, one, label(one)))];
-  // a slider has two sides: a source, or the image looked at, and what comes after
+  // a slider has two sides: a source, or the current image, and the next one
   const frames = view.mode === "slider" ? all.filter((_, n) => n === 0 || n === (sources.length || 1)) : all;
 
   const step = (across: number, down: number) => {
@@ -223,7 +223,7 @@ export function Viewer({ table, rows, columns, view, place, onClose, onHelp }: V
   );
 }
 
-/** Zoom and place, kept in the address; another prompt starts whole. */
+/** The zoom and its position, kept in the address; another prompt starts unzoomed. */
 function useZoom(text: string, row: Row): [Zoom, (to: (zoom: Zoom) => Zoom) => void] {
   const [zoom, setZoom] = useState({ row, zoom: zoomOf(text) });
   const now = zoom.row === row ? zoom.zoom : WHOLE;

@@ -9,7 +9,7 @@ import { type Column, Table } from "../table";
 import { t } from "../words";
 import { Relations } from "./relations";
 
-/** So many models are chosen at first: of more, charts are hard to read. */
+/** The number of models that are chosen at first: charts of more are hard to read. */
 const FIRST = 6;
 
 const CHARTS = ["bars", "radar"] as const;
@@ -142,7 +142,7 @@ function BoardCard({ index, board, number, models }: { index: Index; board: Boar
 
 interface BreakdownProps {
   index: Index;
-  /** Also what metrics start with, before a slash; "" of the benchmark's first. */
+  /** The first part of the names of metrics, before a slash; "": the benchmark's first breakdown. */
   name: string;
   metrics: string[];
   cells: Cell[];
@@ -151,7 +151,7 @@ interface BreakdownProps {
 
 function Breakdown({ index, name, metrics, cells, board }: BreakdownProps) {
   const names = cells.map((cell) => cell.model).join("\n");
-  // cells of the same names are the same
+  // cells with the same names are the same
   const rows = useMemo(
     () =>
       cells

@@ -7,7 +7,7 @@ import { t, word } from "../words";
 import { Extremes } from "./pictures";
 import { Relations } from "./relations";
 
-/** `cells` are the results of one model on one benchmark, each by another evaluator, or the one without a result. */
+/** `cells` are the results of one model on one benchmark, each by another evaluator, or one cell without a result. */
 export function CellPage({ index, cells }: { index: Index; cells: [Cell, ...Cell[]] }) {
   const boardOf = (one: Cell) => (one.board === null ? undefined : index.boards[one.board]);
   const asked = route.value.query.get("board");

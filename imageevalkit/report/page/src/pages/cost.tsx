@@ -109,7 +109,7 @@ function CostOf({ index, column, columns }: { index: Index; column: Headline; co
   );
 }
 
-/** The points that no other beats at the same or a lower x, by x: the Pareto front. */
+/** The points that no other point beats at the same or a lower x, by x: the Pareto front. */
 export function frontOf(points: Point[]): Point[] {
   const byCost = [...points].sort((a, b) => (a.x.value ?? 0) - (b.x.value ?? 0) || (b.y.value ?? 0) - (a.y.value ?? 0));
   let best = Number.NEGATIVE_INFINITY;

@@ -11,7 +11,7 @@ import { Pictures } from "./pictures";
 interface Row {
   model: string;
   overall: number | null;
-  /** By number of board. */
+  /** The cells by number of board. */
   cells: Map<number, Cell>;
 }
 
@@ -118,7 +118,7 @@ function Leaderboard({ rows, columns, index }: { rows: Row[]; columns: Column[];
   );
 }
 
-/** A column as people speak of it, in two lines; the whole name of the evaluator and the version are in a tooltip. */
+/** A column heading as people speak, in two lines. A tooltip has the full name of the evaluator and the version. */
 function Heading({ column }: { column: Column }) {
   const { board, metric, title, label } = column;
   const official = board.official ? t("official") : t("not_official");
@@ -286,7 +286,7 @@ function Problems({ index }: { index: Index }) {
   );
 }
 
-/** What became of a cell's items so far. */
+/** The outcomes of a cell's items so far. */
 function outcomes(cell: Cell): string {
   const counts = Object.entries(cell.outcomes ?? {}).map(([name, count]) => `${count} ${word(name)}`);
   return counts.join(", ") || t("no_items");

@@ -6,7 +6,7 @@ import { href } from "../route";
 import { t } from "../words";
 
 const MOST = 6;
-/** The parts of a larger benchmark take longer to load than six pictures are worth. */
+/** The parts of a larger benchmark take too long to load for six pictures. */
 const MOST_PROMPTS = 5000;
 
 interface Shot {
@@ -60,7 +60,7 @@ export function Pictures({ index }: { index: Index }) {
   );
 }
 
-/** The number of the benchmark with pictures of most models; of several, that with the fewest prompts. */
+/** The number of the benchmark with pictures of most models; among equals, of the one with the fewest prompts. */
 function chosen(index: Index): number {
   let best = -1;
   index.benchmarks.forEach((one, n) => {

@@ -1,4 +1,4 @@
-// How the scores of the same images relate: a map of all pairs of metrics, the scatter, the numbers.
+// The relations between scores of the same images: a map of all pairs of metrics, the scatter, the numbers.
 import type { Index, RelationMap } from "../data";
 import { picture } from "../data";
 import { Name, Scroll, Text } from "../parts";

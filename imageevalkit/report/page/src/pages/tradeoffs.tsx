@@ -9,7 +9,7 @@ import { type Column, Table } from "../table";
 import { t } from "../words";
 import { Relations } from "./relations";
 
-/** So many metrics are looked at for the pair that the page opens with. */
+/** The number of metrics among which the page chooses its first pair. */
 const MOST_AXES = 40;
 
 /** A metric of a board. */
@@ -31,7 +31,7 @@ function axis(axes: Axis[], key: string, otherwise: string | undefined): Axis | 
   return axes.find((one) => slug(one.label) === asked);
 }
 
-/** The two metrics with values of most models in common; of several, the first two. */
+/** The two metrics with common values of most models; among equals, the first two. */
 function mostCommon(index: Index, axes: Axis[]): (Axis | undefined)[] {
   const models = axes.map(({ number, metric }) => {
     const cells = [...cellsOf(index, number).values()];

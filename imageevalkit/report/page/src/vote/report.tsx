@@ -1,4 +1,4 @@
-// What all files of votes say together.
+// The result of all vote files together.
 import { useMemo } from "preact/hooks";
 import { Intervals } from "../charts/figure";
 import { plain } from "../charts/options";

@@ -22,7 +22,7 @@ import {
   type Votes,
 } from "./votes";
 
-/** Chooses, votes, or shows what the votes say: `stage` of the address. */
+/** Chooses, votes, or shows the result of the votes, by the `stage` in the address. */
 export function VotePage({ index }: { index: Index }) {
   const [votes, setVotes] = useState(keptVotes);
   const [kept, setKept] = useState(true);
@@ -51,7 +51,7 @@ export function VotePage({ index }: { index: Index }) {
 interface Shared {
   index: Index;
   votes: Votes;
-  /** Keeps them, and returns them with those of other tabs. */
+  /** Stores the votes, and returns them with the votes of other tabs. */
   set: (votes: Votes) => Votes;
   benchmarks: string[];
   models: string[];
@@ -69,7 +69,7 @@ function modelsOf(index: Index, benchmarks: string[]): string[] {
 const GOAL = 50;
 const goalOf = () => Math.max(1, Number(route.value.query.get("n")) || GOAL);
 
-/** To the stage as a step of the history. */
+/** Goes to the stage as a step of the history. */
 function go(stage: string): void {
   location.hash = href(["vote"], { ...Object.fromEntries(route.value.query), stage });
 }
@@ -152,7 +152,7 @@ function Boxes({ label, names, chosen, onChoose }: BoxesProps) {
   );
 }
 
-/** Votes to a file and back. */
+/** Saves votes to a file, and reads them back. */
 function Files({ votes, set }: Pick<Shared, "votes" | "set">) {
   const [told, setTold] = useState<string[]>([]);
   const load = async (files: FileList | null) => {
@@ -236,7 +236,7 @@ function Voting({ index, votes, set, benchmarks, models }: Shared) {
     const mine = turn.current;
     chooser.next(all).then(
       (next) => {
-        if (mine !== turn.current) return; // a vote or an undo came after
+        if (mine !== turn.current) return; // a vote or an undo came later
         setPair(next);
         setZoom(WHOLE);
         since.current = performance.now();
@@ -260,7 +260,7 @@ function Voting({ index, votes, set, benchmarks, models }: Shared) {
     };
     own.current += 1;
     const next = set({ ...votes, votes: [...votes.votes, one] });
-    setPair(undefined); // a second press is no vote on the next pair
+    setPair(undefined); // a second press must not vote on the next pair
     draw(next.votes);
   };
   const skip = () => {
@@ -301,12 +301,12 @@ function Voting({ index, votes, set, benchmarks, models }: Shared) {
     return () => document.removeEventListener("keydown", onKey);
   }, []);
 
-  // names are nowhere in the page until the end: pictures are drawn, since their paths have names
+  // no name is in the page until the end: pictures are drawn, because their paths contain names
   const frames = pair
     ? [
         ...pair.row.inputs.map((_, n, all) => {
           const label = all.length > 1 ? `${t("source")} ${n + 1}` : t("source");
-          return { ...sourceFrame(index, pair.row, n), label, alt: label }; // its own may name a model
+          return { ...sourceFrame(index, pair.row, n), label, alt: label }; // its own label may name a model
         }),
         ...([pair.left, pair.right] as const).map((side, n) => {
           const label = t(n ? "right" : "left");

@@ -1,4 +1,4 @@
-// Votes: kept in the browser, saved to and read from files, and which pair is next.
+// Votes: stored in the browser, saved to and read from files; and the choice of the next pair.
 import { type Index, part } from "../data";
 import { type Column, columnsOf, type Row, type Shot } from "../gallery/table";
 
@@ -29,12 +29,12 @@ export function keptVotes(): Votes {
     const found = read(localStorage.getItem(PLACE) ?? "");
     if (typeof found === "object") return found;
   } catch {
-    // storage is refused: a file still keeps them
+    // storage is refused: the votes can still be saved to a file
   }
   return { format: FORMAT, voter: crypto.getRandomValues(new Uint32Array(1))[0]?.toString(36) ?? "", votes: [] };
 }
 
-/** `next` in the place of `before`, with what other tabs have kept, renamed and taken back since; whether it is kept. */
+/** Replaces `before` with `next`, including the changes of other tabs; returns whether the storage accepted it. */
 export function keepVotes(before: Votes, next: Votes): [Votes, boolean] {
   let all = next;
   try {
@@ -45,7 +45,7 @@ export function keepVotes(before: Votes, next: Votes): [Votes, boolean] {
       const theirs = kept.votes.filter((vote) => !had.has(voteName(vote)));
       const mine = next.votes.filter((vote) => !had.has(voteName(vote)) || stored.has(voteName(vote)));
       const voter = next.voter === before.voter ? kept.voter : next.voter;
-      all = { ...next, voter, votes: merged(theirs, mine) }; // mine stay last, for undo
+      all = { ...next, voter, votes: merged(theirs, mine) }; // the votes of this tab stay last, for undo
     }
     localStorage.setItem(PLACE, JSON.stringify(all));
     return [all, true];
@@ -54,7 +54,7 @@ export function keepVotes(before: Votes, next: Votes): [Votes, boolean] {
   }
 }
 
-/** A file's votes; of a file that is none, the number of its first vote that is not one, or "" where all is else. */
+/** The votes in a file; for an invalid file the number of its first invalid vote, or "" if the rest is invalid. */
 export function read(text: string): Votes | string {
   let data: Partial<Votes>;
   try {
@@ -79,7 +79,7 @@ function isVote(vote: Partial<Vote> | null): boolean {
 
 const voteName = (v: Vote) => JSON.stringify([v.time, v.benchmark, v.item, v.left, v.right]);
 
-/** Both, a vote of the same moment on the same images once. */
+/** The votes of both; votes of the same moment on the same images count once. */
 export function merged(mine: Vote[], more: Vote[]): Vote[] {
   const known = new Set(mine.map(voteName));
   return [...mine, ...more.filter((vote) => !known.has(voteName(vote)))];
@@ -97,12 +97,12 @@ export function download(votes: Votes): void {
 export function hashed(text: string): number {
   let hash = 0x811c9dc5;
   for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193);
-  hash ^= hash >>> 15; // its low bits alone tell little
+  hash ^= hash >>> 15; // the low bits alone are not random enough
   hash = Math.imul(hash, 0x2c1b3c6d);
   return (hash ^ (hash >>> 12)) >>> 0;
 }
 
-/** Two images of one prompt; `left` and `right` are drawn by the voter's name. */
+/** Two images of one prompt; the voter's name decides `left` and `right`. */
 export interface Pair {
   benchmark: string;
   row: Row;
@@ -118,7 +118,7 @@ interface Match {
 const pairName = (benchmark: string, a: string, b: string) => JSON.stringify([benchmark, ...[a, b].sort()]);
 export const nameOf = (index: Index, column: Column) => index.cells[column.cells[0] as number]?.model ?? column.key;
 
-/** Finds pairs of two of `models` on `benchmarks`, the least compared first. */
+/** Finds pairs of two of `models` on `benchmarks`, least compared first. */
 export class Chooser {
   private matches: Match[];
   private skipped = new Set<string>();
@@ -147,7 +147,7 @@ export class Chooser {
     return `${item} ${pairName(benchmark, nameOf(this.index, a), nameOf(this.index, b))}`;
   }
 
-  /** The next pair that is not in `votes`; null: there is none left. */
+  /** The next pair that is not in `votes`; null if none is left. */
   async next(votes: Vote[]): Promise<Pair | null> {
     const ofMatch = new Map<string, number>();
     const ofItem = new Map<string, number>();
@@ -176,7 +176,7 @@ export class Chooser {
       const [item] = open.sort(byCount((id) => [ofItem.get(`${benchmark} ${id}`) ?? 0, `${this.voter} ${id}`]));
       const found = item === undefined ? undefined : shots.get(item);
       if (!found) {
-        this.matches = this.matches.filter((one) => one !== match); // nothing of it is left
+        this.matches = this.matches.filter((one) => one !== match); // none of it is left
         continue;
       }
       const sides = [
@@ -190,7 +190,7 @@ export class Chooser {
     return null;
   }
 
-  /** Items of which both models have an image. */
+  /** The items of which both models have an image. */
   private async shots({ benchmark, models }: Match): Promise<Map<string, { row: Row; shots: [Shot, Shot] }>> {
     const folder = (column: Column) => this.index.cells[column.cells[0] as number]?.folder ?? "";
     const [prompts, ...items] = await Promise.all([

@@ -1,4 +1,4 @@
-// Words of the voting page and of what votes say.
+// The words of the voting page and of the votes' result.
 export const VOTE_WORDS = {
   vote_about: [
     "You see two images of the same prompt, without the names of the models. Choose the better one. The names appear at the end. Votes stay in this browser until you save them to a file.",

@@ -11,9 +11,9 @@ from imageevalkit.report.comparison import LEVEL, POWER, Measured, compare, infl
 class Power(NamedTuple):
     """The power of a test on ``prompts`` prompts with ``images`` images, on the scale of the metric.
 
-    ``smallest`` is the difference that a test with p < 0.05 detects with a probability of 80 %. It is between
-    two models on the same prompts if ``paired``, else between one model and a fixed value. Prompts are
-    independent units; ``spread`` is the standard deviation of one prompt's contribution.
+    ``smallest`` is the difference that a test with p < 0.05 detects with a probability of 80 %. If
+    ``paired``, the difference is between two models on the same prompts, else between one model and a fixed
+    value. Prompts are independent units; ``spread`` is the standard deviation of one prompt's contribution.
     """
 
     smallest: float
@@ -47,9 +47,9 @@ class Power(NamedTuple):
 def power_of(first: Measured, second: Measured | None = None) -> Power | None:
     """Returns the power by the scores of one model, or by the differences of two models.
 
-    None if there are fewer than two prompts, or if the files have neither item values nor an
-    interval. The power is that of a t-test (statsmodels' ``TTestPower``), which equals that of the
-    permutation test of :func:`compare` (Lehmann and Romano, "Testing Statistical Hypotheses", section 15.2).
+    Returns None if there are fewer than two prompts, or if the files have neither item values nor an
+    interval. A t-test (statsmodels' ``TTestPower``) has the same power as the permutation test of
+    :func:`compare` (Lehmann and Romano, "Testing Statistical Hypotheses", section 15.2).
     """
     if second is not None:
         found = compare(first, second)

@@ -15,23 +15,25 @@ from typing import Any, ClassVar, NamedTuple
 
 from PIL import Image
 
+from custom_models.model_utils.image_replies import (
+    ImageReply,
+    decoded,
+    found_below,
+    found_in,
+    no_image,
+    refusal_in_words,
+    strings_of,
+)
 from imageevalkit.api.client import Request
 from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
 from imageevalkit.api.prices import reported_cost
 from imageevalkit.api.replies import (
-    ImageReply,
-    decoded,
     failure_in,
     finish_reasons,
-    found_below,
-    found_in,
     list_of,
-    no_image,
     objects_in,
     read_json,
-    refusal_in_words,
     stopped_by_policy,
-    strings_of,
     tokens_of,
 )
 from imageevalkit.common.errors import UserError, suggest
@@ -77,9 +79,9 @@ class Inputs(NamedTuple):
 def inputs_of(prompt: str, pictures: Sequence[Image.Image]) -> Inputs:
     """Encodes ``pictures``. A picture whose ``info["role"]`` is "mask" is the mask. Takes CPU time.
 
-    The bytes of an unchanged PNG, JPEG or WebP file are sent as they are, if every server decodes them to the
-    RGB pixels that local models get (no alpha, rotation or frames). Any other picture becomes an RGB PNG
-    without alpha, as for local models.
+    The bytes of an unchanged PNG, JPEG or WebP file are sent as they are if all servers decode the same RGB
+    pixels (no alpha, rotation, frames). Any other picture becomes an RGB PNG without alpha, as for local
+    models.
 
     Raises MaskError: there is more than one mask, or the mask is unusable.
     """
@@ -101,7 +103,7 @@ def _image(n: int, image: Image.Image) -> Upload:
 
 def _mask(mask: Image.Image, images: Sequence[Image.Image]) -> Upload:
     if not mask.has_transparency_data:
-        raise MaskError("the mask has no transparency, which says what is to be edited")
+        raise MaskError("the mask has no transparent area, which marks the part to edit")
     if images and mask.size != images[0].size:
         sizes = " and ".join(f"{width}x{height}" for width, height in (mask.size, images[0].size))
         raise MaskError(f"the mask and the image differ in size: {sizes}")
@@ -313,8 +315,9 @@ class Chat(Route):
     """Chat completions with the image in one of three places.
 
     Images are in ``message.images`` (OpenRouter, LiteLLM, Vercel), in ``content`` as Markdown, data URL or
-    URL (new-api), or among its parts. Of several images the last one is the result. The earlier ones are
-    drafts of a model that thinks (https://ai.google.dev/gemini-api/docs/image-generation#thinking-process).
+    URL (new-api), or among its parts. If there are several images, the last one is the result. The earlier
+    ones are drafts of a model that thinks
+    (https://ai.google.dev/gemini-api/docs/image-generation#thinking-process).
     """
 
     name = "chat"

@@ -1,3 +1,0 @@
-"""Stand-in for the authors' own copy of transformers."""
-
-__version__ = "4.47.0.dev0"

@@ -1,1 +1,0 @@
-from .ssr_encoder import SSR_encoder
