@@ -87,11 +87,11 @@ def _clear(relation: str, first: Thing, second: Thing) -> bool:
     return sign * along > max(2.0 * abs(across), first.radius + second.radius)
 
 
-def draw(request: Request, random: Random) -> Image.Image:
-    """Returns an image that fulfils the request."""
+def draw(request: Request, random: Random, backgrounds: Sequence[Colour] = BACKGROUNDS) -> Image.Image:
+    """Returns an image that fulfils the request, on one of the backgrounds."""
     if request.word:
-        return _draw_word(request.word, PAINTS[request.colour], random.choice(BACKGROUNDS), random)
-    return draw_things(arranged(request, random), random.choice(BACKGROUNDS))
+        return _draw_word(request.word, PAINTS[request.colour], random.choice(backgrounds), random)
+    return draw_things(arranged(request, random), random.choice(backgrounds))
 
 
 def draw_things(things: Sequence[Thing], background: Colour) -> Image.Image:

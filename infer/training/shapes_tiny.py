@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
+import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from diffusers import (
     AutoencoderTiny,
     DPMSolverMultistepScheduler,
@@ -39,7 +38,7 @@ from imageevalkit.common.errors import say
 HERE = Path(__file__).resolve().parent
 PROMPTS = HERE.parents[1] / "benchmarks" / "quickshapes" / "prompts.jsonl"
 _SPECIAL = ("<pad>", "<start>", "<end>", "<unknown>")
-_LOG_STEPS, _SCORE_STEPS, _SAVE_SECONDS = 50, 1000, 300
+_LOG_STEPS, _SAVE_SECONDS, _PART = 100, 300, 1024
 
 
 def main() -> None:
@@ -48,42 +47,23 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path, help="where checkpoints, latents and the log go")
     parser.add_argument("--configuration", type=Path, default=HERE / "shapes_tiny.json")
-    parser.add_argument("--processes", type=int, default=2, help="processes of one thread each (default: 2)")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}
     configuration = json.loads(given.configuration.read_text(encoding="utf-8"))
-    meeting = f"file://{(given.folder / f'.meeting-{os.getpid()}').resolve()}"
-    torch.multiprocessing.spawn(
-        _process, (given.processes, meeting, given.folder, configuration), nprocs=given.processes
-    )
-
-
-def _process(rank: int, processes: int, meeting: str, folder: Path, configuration: Mapping[str, Any]) -> None:
-    """One of several processes that share each batch and average their gradients.
-
-    Under load this is faster than threads, which wait for each other at every operation.
-    """
-    torch.set_num_threads(1)
-    # the others wait while the first process draws scenes or makes samples
-    hours = timedelta(hours=6)
-    dist.init_process_group("gloo", init_method=meeting, timeout=hours, rank=rank, world_size=processes)
-    log = Log(folder / "log.jsonl", silent=rank > 0)
-    if not (folder / "vae" / "config.json").is_file():
-        train_autoencoder(configuration, folder, log)
-    Training(configuration, folder, log).run()
-    dist.destroy_process_group()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    log = Log(given.folder / "log.jsonl")
+    if not (given.folder / "vae" / "config.json").is_file():
+        train_autoencoder(configuration, given.folder, device, log)
+    Training(configuration, given.folder, device, log).run()
 
 
 class Log:
     """Says records and appends them to a file."""
 
-    def __init__(self, file: Path, silent: bool) -> None:
-        self._file, self._silent, self._began = file, silent, time.time()
+    def __init__(self, file: Path) -> None:
+        self._file = file
 
     def __call__(self, **record: Any) -> None:
-        if self._silent:
-            return
         record["time"] = time.strftime("%Y-%m-%d %H:%M:%S")
         line = json.dumps({name: round(v, 5) if isinstance(v, float) else v for name, v in record.items()})
         say(line)
@@ -102,32 +82,14 @@ class Pace:
         self.step, self._time = step, time.time()
         return {
             "images/s": round(done * batch / seconds, 1),
-            "hours left": round((steps - step) * seconds / done / 3600, 2),
+            "minutes left": round((steps - step) * seconds / done / 60, 1),
         }
 
 
-def generator_of(*numbers: int) -> torch.Generator:
+def generator_of(device: torch.device, *numbers: int) -> torch.Generator:
     """Returns a generator that depends on the numbers only, so that a continued training draws the same."""
-    return torch.Generator().manual_seed(
-        int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
-    )
-
-
-def average_gradients(parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Averages the gradients over all processes."""
-    flat = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
-    dist.all_reduce(flat)
-    flat /= dist.get_world_size()
-    at = 0
-    for p in parameters:
-        if p.grad is not None:
-            p.grad.copy_(flat[at : at + p.grad.numel()].view_as(p.grad))
-            at += p.grad.numel()
-
-
-def mine(batch: torch.Tensor) -> torch.Tensor:
-    """Returns the part of a batch that belongs to this process."""
-    return batch[dist.get_rank() :: dist.get_world_size()]
+    state = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
+    return torch.Generator(device).manual_seed(int(state[0] >> 1))
 
 
 def requests(seed: str, count: int, mixture: Mapping[str, float]) -> Iterator[tuple[prompts.Request, Random]]:
@@ -141,6 +103,37 @@ def requests(seed: str, count: int, mixture: Mapping[str, float]) -> Iterator[tu
         while request.key() in held_out:
             request = prompts.random_request(random, category)
         yield request, random
+
+
+def drawn(
+    name: str,
+    count: int,
+    mixture: Mapping[str, float],
+    backgrounds: Sequence[scenes.Colour] = scenes.BACKGROUNDS,
+) -> Iterator[tuple[np.ndarray, list[str]]]:
+    """Yields parts of ``count`` scenes and their prompts, drawn by all cores: pixels of (N, 96, 96, 3), uint8."""
+    seeds = [f"{name} {number}" for number in range(-(-count // _PART))]
+    part = partial(_drawn_part, min(count, _PART), mixture, backgrounds)
+    cores = os.cpu_count() or 1
+    # a process that is started anew would import torch
+    with multiprocessing.get_context("fork").Pool(cores) as pool:
+        for at in range(0, len(seeds), cores):
+            yield from pool.map(part, seeds[at : at + cores], chunksize=1)
+
+
+def _drawn_part(
+    count: int, mixture: Mapping[str, float], backgrounds: Sequence[scenes.Colour], seed: str
+) -> tuple[np.ndarray, list[str]]:
+    pixels, texts = list[np.ndarray](), list[str]()
+    for request, random in requests(seed, count, mixture):
+        texts.append(prompts.prompt_of(request, random))
+        pixels.append(np.asarray(scenes.draw(request, random, backgrounds)))
+    return np.stack(pixels), texts
+
+
+def as_input(pixels: torch.Tensor) -> torch.Tensor:
+    """Returns images of (N, 96, 96, 3), uint8, as the autoencoder takes them: (N, 3, 96, 96), from −1 to 1."""
+    return pixels.permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
 # ---- autoencoder
@@ -174,74 +167,55 @@ def new_autoencoder(settings: Mapping[str, Any]) -> AutoencoderTiny:
     return vae
 
 
-def train_autoencoder(configuration: Mapping[str, Any], folder: Path, log: Log) -> None:
-    """Trains the autoencoder on pieces of scenes around their edges, and saves it as ``vae``.
+def train_autoencoder(configuration: Mapping[str, Any], folder: Path, device: torch.device, log: Log) -> None:
+    """Trains the autoencoder on pieces of scenes, and saves it as ``vae``.
 
     Latents get a little noise, so that the decoder forgives the errors of the diffusion.
     """
     settings, seed = configuration["autoencoder"], configuration["seed"]
     torch.manual_seed(seed)
-    vae = new_autoencoder(settings)
+    vae = new_autoencoder(settings).to(device)
     optimizer = torch.optim.AdamW(vae.parameters(), betas=(0.9, 0.99), weight_decay=0.01, fused=True)
-    drawn = requests(f"{seed} autoencoder", settings["scenes"], configuration["mixture"])
-    images = torch.from_numpy(np.stack([np.asarray(scenes.draw(*one)) for one in drawn])).permute(0, 3, 1, 2)
-    edges = [_edges(image) for image in images]
+    parts = drawn(f"{seed} autoencoder", settings["scenes"], configuration["mixture"])
+    images = torch.from_numpy(np.concatenate([pixels for pixels, _ in parts])).to(device)
     state, step = folder / "autoencoder.pt", 0
     if state.is_file():
-        saved = torch.load(state)
+        saved = torch.load(state, map_location=device)
         step = saved["step"]
         vae.load_state_dict(saved["vae"])
         optimizer.load_state_dict(saved["optimizer"])
     steps, batch, crop = settings["steps"], settings["batch"], settings["crop"]
-    pace, losses = Pace(step), []
+    pace, errors_seen = Pace(step), list[torch.Tensor]()
     while step < steps:
-        generator = generator_of(seed, 1, step)
-        chosen = mine(torch.randint(len(images), (batch,), generator=generator)).tolist()
-        jitter = mine(torch.randint(-crop // 3, crop // 3 + 1, (batch, 2), generator=generator))
-        pick = mine(torch.rand(batch, generator=generator))
-        pieces = []
-        for number, (dy, dx), share in zip(chosen, jitter.tolist(), pick.tolist(), strict=True):
-            y, x = edges[number][int(share * len(edges[number]))].tolist()
-            top, left = (min(max(c - crop // 2 + d, 0), scenes.SIZE - crop) for c, d in ((y, dy), (x, dx)))
-            pieces.append(images[number, :, top : top + crop, left : left + crop])
-        pixels = torch.stack(pieces).float() / 255
-        with torch.autocast("cpu", torch.bfloat16):
-            latents = vae.encoder(pixels * 2 - 1).float()
-            decoded = vae.decoder(latents + 0.1 * torch.randn(latents.shape, generator=generator)).float()
-        errors = (decoded + 1) / 2 - pixels
+        generator = generator_of(device, seed, 1, step)
+        chosen = torch.randint(len(images), (batch,), generator=generator, device=device)
+        top, left = np.random.default_rng((seed, step)).integers(0, scenes.SIZE - crop + 1, 2).tolist()
+        inputs = as_input(images[chosen, top : top + crop, left : left + crop])
+        with torch.autocast(device.type, torch.bfloat16):
+            latents = vae.encoder(inputs).float()
+            noise = torch.randn(latents.shape, generator=generator, device=device)
+            decoded = vae.decoder(latents + 0.1 * noise).float()
+        errors = (decoded - inputs) / 2
         deviation, mean = torch.std_mean(latents, (0, 2, 3))
         unlike_noise = ((deviation - 1) ** 2 + mean**2).mean()
         loss = errors.abs().mean() + 4 * errors.square().mean() + 0.01 * unlike_noise
         optimizer.zero_grad()
         loss.backward()
-        average_gradients([*vae.parameters()])
         torch.nn.utils.clip_grad_norm_(vae.parameters(), 1.0)
         for group in optimizer.param_groups:
             group["lr"] = settings["learning_rate"] * min(1, step / 100) * (1.02 - step / steps) ** 0.7
         optimizer.step()
         step += 1
-        losses.append(errors.detach().square().mean().item())
-        if step % (4 * _LOG_STEPS) == 0:
-            psnr = -10 * math.log10(sum(losses) / len(losses))
+        errors_seen.append(errors.detach().square().mean())
+        if step % (4 * _LOG_STEPS) == 0 or step == steps:
+            psnr = -10 * torch.stack(errors_seen).mean().log10().item()
             log(stage="autoencoder", step=step, steps=steps, psnr=psnr, **pace(step, steps, batch))
-            losses = []
-            if dist.get_rank() == 0:
-                parts = {"step": step, "vae": vae.state_dict(), "optimizer": optimizer.state_dict()}
-                _save(parts, state)
+            errors_seen = []
+            _save({"step": step, "vae": vae.state_dict(), "optimizer": optimizer.state_dict()}, state)
     with torch.no_grad():
-        spread = vae.encoder(images[:512].float() / 127.5 - 1).std().item()
+        spread = vae.encoder(as_input(images[:512])).std().item()
     vae.register_to_config(scaling_factor=1 / spread)
-    if dist.get_rank() == 0:
-        vae.save_pretrained(folder / "vae")
-    dist.barrier()
-
-
-def _edges(image: torch.Tensor) -> torch.Tensor:
-    """Returns the places (y, x) that differ from their neighbours."""
-    level = image.int()
-    across = (level[:, :-1, 1:] - level[:, :-1, :-1]).abs().sum(0)
-    down = (level[:, 1:, :-1] - level[:, :-1, :-1]).abs().sum(0)
-    return (across + down > 60).nonzero().to(torch.uint8)
+    vae.save_pretrained(folder / "vae")
 
 
 def _save(parts: Mapping[str, Any], file: Path) -> None:
@@ -266,86 +240,121 @@ def new_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
+class Denoiser(torch.nn.Module):
+    """The text encoder and the UNet."""
+
+    def __init__(self, text_encoder: CLIPTextModel, unet: UNet2DConditionModel) -> None:
+        super().__init__()
+        self.text_encoder, self.unet = text_encoder, unet
+
+    def forward(self, noisy: torch.Tensor, sigma: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Returns the velocity from latents to noise.
+
+        Args:
+            noisy: latents, (N, 8, 12, 12).
+            sigma: the share of noise in each, from 0 to 1, (N,).
+            tokens: of the prompts, (N, 16).
+        """
+        # the cache of converted weights would outlive a CUDA graph
+        with torch.autocast(noisy.device.type, torch.bfloat16, cache_enabled=False):
+            context = self.text_encoder(tokens).last_hidden_state
+            return self.unet(noisy, sigma * 1000, context, return_dict=False)[0]
+
+
 class Training:
     """The training of text encoder and UNet."""
 
-    def __init__(self, configuration: Mapping[str, Any], folder: Path, log: Log) -> None:
-        self._configuration, self._folder, self._log = configuration, folder, log
+    def __init__(
+        self, configuration: Mapping[str, Any], folder: Path, device: torch.device, log: Log
+    ) -> None:
+        self._configuration, self._folder, self._device, self._log = configuration, folder, device, log
         self._seed = configuration["seed"]
         torch.manual_seed(self._seed)
-        self._vae = AutoencoderTiny.from_pretrained(folder / "vae").eval()
+        self._vae = AutoencoderTiny.from_pretrained(folder / "vae").to(device).eval()
         self._tokenizer = new_tokenizer()
         text = configuration["text_encoder"]
-        self._tokenizer.model_max_length = self._length = text["max_position_embeddings"]
+        self._tokenizer.model_max_length = text["max_position_embeddings"]
         pad, start, end, _ = range(len(_SPECIAL))
         ids = {"pad_token_id": pad, "bos_token_id": start, "eos_token_id": end}
-        self._text_encoder = CLIPTextModel(CLIPTextConfig(vocab_size=len(self._tokenizer), **text, **ids))
+        text_encoder = CLIPTextModel(CLIPTextConfig(vocab_size=len(self._tokenizer), **text, **ids))
         channels = configuration["autoencoder"]["latent_channels"]
-        self._unet = UNet2DConditionModel(
-            **configuration["unet"], in_channels=channels, out_channels=channels
-        )
-        # in bfloat16 this is several times faster than the default, the fused attention of torch
-        self._unet.set_attn_processor(AttnProcessor())
-        self.parameters = [*self._unet.parameters(), *self._text_encoder.parameters()]
+        unet = UNet2DConditionModel(**configuration["unet"], in_channels=channels, out_channels=channels)
+        if device.type == "cpu":
+            # in bfloat16 this is several times faster than the default, the fused attention of torch
+            unet.set_attn_processor(AttnProcessor())
+        self._denoiser = Denoiser(text_encoder, unet).to(device).train()
+        self.parameters = [*self._denoiser.parameters()]
         self._average = [p.detach().clone() for p in self.parameters]
         self._optimizer = torch.optim.AdamW(self.parameters, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
         self.step = 0
-        self._chunks: list[tuple[np.ndarray, np.ndarray]] = []
+        self._latents, self._tokens = self._scenes()
+        self._empty = self._tokens_of([""])[0].to(device)
         state = folder / "state.pt"
         if state.is_file():
-            saved = torch.load(state)
+            saved = torch.load(state, map_location=device)
             self.step = saved["step"]
             self._optimizer.load_state_dict(saved["optimizer"])
             for kept, values in ((self.parameters, "parameters"), (self._average, "average")):
                 for parameter, value in zip(kept, saved[values], strict=True):
                     parameter.data.copy_(value)
+        self._velocity: Any = self._denoiser
+        if device.type == "cuda":
+            # launching the kernels one by one takes longer than running them
+            example = self._batch()[:3]
+            self._velocity = torch.cuda.make_graphed_callables(self._denoiser, example)
+
+    def _scenes(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns latents and tokens of all scenes, which are drawn once."""
+        files = [self._folder / f"{name}.npy" for name in ("latents", "tokens")]
+        if not files[1].is_file():
+            latents, texts, count = list[np.ndarray](), list[str](), self._configuration["scenes"]
+            began = time.time()
+            for pixels, some in drawn(f"{self._seed} diffusion", count, self._configuration["mixture"]):
+                texts += some
+                for at in range(0, len(pixels), 64):
+                    inputs = as_input(torch.from_numpy(pixels[at : at + 64]).to(self._device))
+                    with torch.no_grad():
+                        encoded = self._vae.encoder(inputs) * self._vae.config.scaling_factor
+                    latents.append(encoded.half().cpu().numpy())
+                if len(texts) % (16 * _PART) == 0:
+                    left = (time.time() - began) / len(texts) * (count - len(texts)) / 60
+                    self._log(stage="scenes", scenes=len(texts), **{"minutes left": round(left, 1)})
+            np.save(files[0], np.concatenate(latents))
+            np.save(files[1], self._tokens_of(texts).numpy())
+        latents, tokens = (torch.from_numpy(np.load(file)).to(self._device) for file in files)
+        return latents, tokens
+
+    def _tokens_of(self, texts: Sequence[str]) -> torch.Tensor:
+        padding = {"padding": "max_length", "truncation": True}
+        return self._tokenizer([*texts], return_tensors="pt", **padding).input_ids
 
     def run(self) -> None:
         """Trains until the last step, and saves the pipelines of the configuration's checkpoints."""
         settings = self._configuration["diffusion"]
         steps, batch = settings["steps"], settings["batch"]
-        pace, losses = Pace(self.step), list[float]()
+        pace, losses = Pace(self.step), list[torch.Tensor]()
         saved = time.time()
         while self.step < steps:
-            losses.append(self.one_step(settings))
+            losses.append(self.one_step())
             if self.step % _LOG_STEPS == 0:
-                loss = torch.tensor(sum(losses) / len(losses))
-                dist.all_reduce(loss)
-                loss /= dist.get_world_size()
-                self._log(
-                    stage="diffusion", step=self.step, loss=loss.item(), **pace(self.step, steps, batch)
-                )
+                loss = torch.stack(losses).mean().item()
+                self._log(stage="diffusion", step=self.step, loss=loss, **pace(self.step, steps, batch))
                 losses = []
-            if dist.get_rank() > 0:
-                continue
             is_last = self.step == steps
             if time.time() - saved > _SAVE_SECONDS or is_last:
                 self.save()
                 saved = time.time()
             if self.step in self._configuration["checkpoints"] or is_last:
                 self.pipeline().to(torch.float16).save_pretrained(self._folder / f"step-{self.step}")
-            if self.step in self._configuration["checkpoints"] or self.step % _SCORE_STEPS == 0 or is_last:
                 self._log(stage="score", step=self.step, **self.scores())
 
-    def one_step(self, settings: Mapping[str, Any]) -> float:
-        """Trains with the next batch, and returns the loss of this process's part."""
-        latents, tokens = self._batch(settings["batch"])
-        generator = generator_of(self._seed, 3, self.step)
-        noise = torch.randn(latents.shape, generator=generator)
-        # times near the middle are the hardest and come more often
-        sigma = torch.randn(len(latents), generator=generator).sigmoid()
-        empty = torch.rand(len(latents), generator=generator) < settings["no_prompt"]
-        tokens = torch.where(empty[:, None], self._tokens([""])[0], tokens)
-        latents, noise, sigma, tokens = map(mine, (latents, noise, sigma, tokens))
-        share = sigma[:, None, None, None]
-        with torch.autocast("cpu", torch.bfloat16):
-            context = self._text_encoder(tokens).last_hidden_state
-            noisy = (1 - share) * latents + share * noise
-            velocity = self._unet(noisy, sigma * 1000, context, return_dict=False)[0].float()
-        loss = (velocity - (noise - latents)).square().mean()
+    def one_step(self) -> torch.Tensor:
+        """Trains with the next batch, and returns its loss."""
+        settings = self._configuration["diffusion"]
+        noisy, sigma, tokens, velocity = self._batch()
+        loss = (self._velocity(noisy, sigma, tokens).float() - velocity).square().mean()
         self._optimizer.zero_grad()
         loss.backward()
-        average_gradients(self.parameters)
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         left = (settings["steps"] - self.step) / settings["decay"]
         rate = settings["learning_rate"] * min(1, (self.step + 1) / settings["warmup"], left)
@@ -355,47 +364,21 @@ class Training:
         self.step += 1
         share_of_new = 1 - min(settings["ema"], (1 + self.step) / (10 + self.step))
         torch._foreach_lerp_(self._average, [p.detach() for p in self.parameters], share_of_new)
-        return loss.item()
+        return loss.detach()
 
-    def _batch(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns latents and tokens of a random batch. The scenes become more while training goes on."""
-        due = 1 + self.step // self._configuration["steps_per_chunk"]
-        while len(self._chunks) < min(due, self._configuration["chunks"]):
-            self._chunks.append(self._chunk(len(self._chunks)))
-        generator = generator_of(self._seed, 2, self.step)
-        size_of_chunk = self._configuration["chunk"]
-        places = torch.randint(size_of_chunk * len(self._chunks), (size,), generator=generator).tolist()
-        found = [(self._chunks[n // size_of_chunk], n % size_of_chunk) for n in places]
-        latents = np.stack([chunk[0][n] for chunk, n in found]).astype(np.float32)
-        tokens = np.stack([chunk[1][n] for chunk, n in found])
-        return torch.from_numpy(latents), torch.from_numpy(tokens)
-
-    def _chunk(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns latents and tokens of some thousand scenes, which the first process draws once."""
-        folder = self._folder / "chunks"
-        files = [folder / f"{number:03d}-{name}.npy" for name in ("latents", "tokens")]
-        if dist.get_rank() == 0 and not files[1].is_file():
-            folder.mkdir(exist_ok=True)
-            count, mixture = self._configuration["chunk"], self._configuration["mixture"]
-            drawn, texts = list[torch.Tensor](), list[str]()
-            batch = list[np.ndarray]()
-            for request, random in requests(f"{self._seed} {number}", count, mixture):
-                texts.append(prompts.prompt_of(request, random))
-                batch.append(np.asarray(scenes.draw(request, random)))
-                if len(batch) == 64 or len(texts) == count:
-                    pixels = torch.from_numpy(np.stack(batch)).permute(0, 3, 1, 2).float() / 127.5 - 1
-                    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-                        drawn.append(self._vae.encoder(pixels).float() * self._vae.config.scaling_factor)
-                    batch = []
-            np.save(files[0], torch.cat(drawn).half().numpy())
-            np.save(files[1], self._tokens(texts).numpy())
-        dist.barrier()
-        latents, tokens = (np.load(file, mmap_mode="r") for file in files)
-        return latents, tokens
-
-    def _tokens(self, texts: Sequence[str]) -> torch.Tensor:
-        padding = {"padding": "max_length", "truncation": True, "max_length": self._length}
-        return self._tokenizer([*texts], return_tensors="pt", **padding).input_ids
+    def _batch(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Returns the step's noisy latents, shares of noise, tokens and velocities."""
+        settings, device = self._configuration["diffusion"], self._device
+        generator = generator_of(device, self._seed, 2, self.step)
+        random: dict[str, Any] = {"generator": generator, "device": device}
+        chosen = torch.randint(len(self._latents), (settings["batch"],), **random)
+        latents = self._latents[chosen].float()
+        noise = torch.randn(latents.shape, **random)
+        # times near the middle are the hardest and come more often
+        sigma = torch.randn(len(latents), **random).sigmoid()
+        empty = torch.rand(len(latents), **random) < settings["no_prompt"]
+        tokens = torch.where(empty[:, None], self._empty, self._tokens[chosen])
+        return torch.lerp(latents, noise, sigma[:, None, None, None]), sigma, tokens, noise - latents
 
     def save(self) -> None:
         """Writes all that a later process needs to go on as if nothing had happened."""
@@ -409,10 +392,10 @@ class Training:
 
     def pipeline(self) -> StableDiffusionPipeline:
         """Returns the pipeline with the averaged weights."""
-        unet = UNet2DConditionModel.from_config(self._unet.config)
-        text_encoder = CLIPTextModel(self._text_encoder.config)
+        text_encoder = CLIPTextModel(self._denoiser.text_encoder.config)
+        unet = UNet2DConditionModel.from_config(self._denoiser.unet.config)
         with torch.no_grad():
-            for p, value in zip([*unet.parameters(), *text_encoder.parameters()], self._average, strict=True):
+            for p, value in zip([*text_encoder.parameters(), *unet.parameters()], self._average, strict=True):
                 p.copy_(value)
         scheduler = DPMSolverMultistepScheduler(
             use_flow_sigmas=True, prediction_type="flow_prediction", flow_shift=1.0
@@ -427,7 +410,7 @@ class Training:
     def scores(self) -> dict[str, Any]:
         """Returns the share of right images among the benchmark's prompts, by category, without words."""
         records = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
-        pipeline, found = self.pipeline(), dict[str, list[bool]]()
+        pipeline, found = self.pipeline().to(self._device), dict[str, list[bool]]()
         began = time.time()
         images = list[Any]()
         with torch.no_grad():
