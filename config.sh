@@ -129,6 +129,8 @@ TRANSFORMERS_OFFLINE="${TRANSFORMERS_OFFLINE:-0}"
 # ---- Environments ------------------------------------------------------------------------------------------
 # A conda environment's name, a path to an environment, or '' for the driver's own .venv.
 declare -gA INFER_ENV_MAP=(
+  ['shapes-tiny']=''
+  ['shapes-tiny-early']=''
   ['reference-typeset']=''
   ['reference-blank']=''
   ['reference-noise']=''

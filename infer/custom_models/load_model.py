@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from custom_models.model_settings import api, authors, native, reference
+from custom_models.model_settings import api, authors, native, own, reference
 from custom_models.model_settings.api import API_ENDPOINT, API_MODELS, API_SETTINGS, api_setting
 from imageevalkit.assets import HubAsset
 from imageevalkit.assets.check import commit_of
@@ -26,7 +26,7 @@ MODEL_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "subject": {},
 }
 
-_FAMILIES = (reference, native, authors, api)
+_FAMILIES = (reference, own, native, authors, api)
 
 for _task, _own in MODEL_SETTINGS.items():
     _shipped = (family.SETTINGS.get(_task, {}) for family in _FAMILIES)
