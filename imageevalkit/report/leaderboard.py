@@ -489,7 +489,7 @@ def format_table(results: Sequence[Result], width: int, ranks: Ranks | None = No
     if not results:
         return "No results."
     board = grid(results, ranks or Ranks())
-    blocks = list[tuple[str, list[list[str]]]]()
+    blocks, differences = list[tuple[str, list[list[str]]]](), list[str]()
     if board.mean_label:
         rows = [[f"  {model}", board.mean.text(model), "", "", "", ""] for model in board.models]
         blocks.append((board.mean_label, rows))
@@ -497,6 +497,7 @@ def format_table(results: Sequence[Result], width: int, ranks: Ranks | None = No
         figures = [figure for figure in column if figure]
         beside = max((figure.drift for figure in figures), default="")
         blocks.append((label, [_row(figure, beside) for figure in figures]))
+        differences += _difference(label, figures)
     # reasons are never cut, because their end says what to do
     reasons = [f"withheld: {_named(r)}: {' '.join(r.withheld.split())}" for r in results if not r.headline]
     noted = [(" ".join(note.split()), _named(result)) for result in results for note in result.notes]
@@ -508,7 +509,29 @@ def format_table(results: Sequence[Result], width: int, ranks: Ranks | None = No
     legend = [f"group: scores that share a letter do not differ significantly{beside}"] * has_groups
     legend += [board.mean.note] * (len(board.models) > 1)
     legend += [DRIFT_NOTE] * any(figure and figure.drift for row in board.rows for figure in row)
-    return "\n".join([*_layout(blocks, width), *legend, *reasons, *notes])
+    return "\n".join([*_layout(blocks, width), *differences, *legend, *reasons, *notes])
+
+
+def _difference(label: str, figures: Sequence[Figure]) -> list[str]:
+    """Return a line that compares the models of a column, if it has two with a score, and an interval is known."""
+    from imageevalkit.report.comparison import Measured, compare
+
+    scored = [one for one in figures if one.metric and one.metric.value is not None and not one.remark]
+    if len(scored) != 2 or len(figures) != 2:
+        return []
+    best, other = (
+        Measured(one.result.model, one.metric, one.noise)
+        for one in sorted(scored, key=lambda one: -(one.value or 0.0))
+        if one.metric
+    )
+    found = compare(best, other)
+    if found.interval is None:
+        return []
+    by, low, high = (format_value(one, best.metric.scale) for one in (found.difference, *found.interval))
+    significantly = "" if found.is_significant else " not significantly"
+    return [
+        f"{label}: {best.name} is{significantly} better than {other.name} by {by} (95 % interval {low} to {high})"
+    ]
 
 
 def _few(noted: Sequence[tuple[str, str]]) -> str:
