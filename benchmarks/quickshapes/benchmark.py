@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TypedDict
 
 from benchmarks.quickshapes.prompts import CATEGORIES, Found, problem_of, request_of
+from eval_models.ocr import PPOCR
 from imageevalkit.assets.weights import WeightsUser, first_line, package_versions
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Answers, Benchmark, Measurer, Sample, Scores, measurement
@@ -51,10 +52,9 @@ class QuickShapes(Benchmark):
 
     @property
     def measurers(self) -> Mapping[str, Measurer]:
-        return {
-            "objects": Measurer("benchmarks.quickshapes.benchmark:ShapeFinder"),
-            "word": Measurer("ppocr"),
-        }
+        return dict.fromkeys(
+            ("objects", "word"), Measurer("benchmarks.quickshapes.benchmark:ShapesAndWords")
+        )
 
     def samples(self) -> Iterable[Sample]:
         for n, record in enumerate(self.read_jsonl("prompts.jsonl", self.prompt_count)):
@@ -63,7 +63,7 @@ class QuickShapes(Benchmark):
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         yield measure("objects", image)
         if "word" in item.data:
-            yield measure("word", image)
+            yield measure("word", image, "word")  # the text tells it from the question above
 
     def parse(self, question: Question, answer: Answer) -> object:
         """Returns the text that OCR read, or the objects of the image."""
@@ -86,17 +86,26 @@ class QuickShapes(Benchmark):
         }
 
 
-class ShapeFinder(Answerer):
-    """Finds the objects of an image by ``judge.py``: a list of shapes, colours and centres."""
+class ShapesAndWords(Answerer):
+    """Finds the objects of an image by ``judge.py`` (a list of shapes, colours and centres), and its words by OCR."""
+
+    def __init__(self) -> None:
+        self._reader = PPOCR()
 
     @cached_property
     def evaluator(self) -> Evaluator:
-        # a changed program is another evaluator, so it needs a new number
+        reader = self._reader.evaluator
         versions = package_versions(_PROGRAM, ("numpy", "scipy", "pillow"))
-        return Evaluator("shapes-1", official=True, details={"packages": versions})
+        # a changed program is another evaluator, so it needs a new number
+        return Evaluator(
+            f"shapes-1+{reader.id}", official=True, details={"packages": versions, "reader": reader.details}
+        )
 
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
-        yield from map_threads(_answer, questions, workers)
+        words = [question for question in questions if question.group == "word"]
+        objects = [question for question in questions if question.group != "word"]
+        yield from map_threads(_answer, objects, workers)
+        yield from self._reader.ask(words, workers)
 
 
 def _answer(question: Question) -> Answer:

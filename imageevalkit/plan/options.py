@@ -202,7 +202,7 @@ class Options:
         listed_with=("report",),
     )
     quickstart: bool = _flag(
-        "the embedded benchmark on two reference models: no GPU, no key, no download beyond PyPI", prefetch=""
+        "two checkpoints of shapes-tiny on quickshapes: no GPU, no key, no download beyond PyPI", prefetch=""
     )
     help: bool = _flag("this text")
     blank_on_error: bool = _in_config(parse_boolean, False, config="GENERATE_BLANK_IMAGE_ON_ERROR")
@@ -320,8 +320,8 @@ def is_set(given: Mapping[str, Any], name: str) -> bool:
 
 
 QUICKSTART = {
-    "--model_names": "reference-typeset;reference-noise",
-    "--ds_names": "quicktext",
+    "--model_names": "shapes-tiny;shapes-tiny-early",
+    "--ds_names": "quickshapes",
     "--custom_model_kwargses": "",
 }
 _QUICKSTART_DEFAULTS = {"--infer": "true", "--eval": "true", "--use_api": "false", "--prompt_rewriter": ""}

@@ -83,12 +83,10 @@ def test_the_judge_agrees_with_the_drawing_of_damaged_scenes() -> None:
     assert len(disagreements(140)) <= 0.005 * 2 * 140
 
 
-@pytest.mark.slow
 def test_the_judge_agrees_on_two_thousand_scenes() -> None:
     assert len(disagreements(2000)) <= 0.005 * 2 * 2000
 
 
-@pytest.mark.slow
 def test_the_colour_of_words_is_seen() -> None:
     random, wrong = Random(3), []
     for n in range(600):
@@ -99,7 +97,6 @@ def test_the_colour_of_words_is_seen() -> None:
     assert len(wrong) <= 0.005 * 600, wrong
 
 
-@pytest.mark.slow
 def test_ocr_reads_the_words_of_the_benchmark() -> None:
     reader, random = PPOCR(), Random(4)
     for request in (request_of(item.data) for item in items(QuickShapes()) if "word" in item.data):
