@@ -28,7 +28,7 @@ _OF_PLAIN_CALLS = at_least(2.0)
 _IMAGES, _TINY_IMAGES, _PER_TURN = 24, 4, 4
 _GREEDY = {"repetition_penalty": 1.0}
 """Soft-TIFA puts the checkpoint's own sampling aside."""
-_APART, _TINY_APART = 0.5, 1e-3
+_APART, _TINY_APART = 0.2, 1e-3
 """Differences of probabilities, as shares of what another image changes. A GPU computes them in bfloat16."""
 _OF_PLAIN_ROUNDING = at_most(1.5)
 """Both ways round in bfloat16, each in its own way: neither is the right one."""
