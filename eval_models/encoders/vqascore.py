@@ -8,7 +8,7 @@ structure on LLaMA, and transformers has a class for it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from PIL import Image
@@ -53,6 +53,8 @@ class ClipFlanT5(Encoder):
     official = True
     precision = "bfloat16"
     pixels = PILLOW
+    # sets these scores apart from recorded ones of the word embeddings as output layer
+    _own: ClassVar[Mapping[str, str]] = {"output layer": "lm_head"}
 
     def __init__(self, system: str = "", **options: Any) -> None:
         super().__init__(**options)
@@ -60,7 +62,7 @@ class ClipFlanT5(Encoder):
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {**super().identity, "system": self.system}
+        return {**super().identity, "system": self.system, **self._own}
 
     def load(self, questions: Sequence[Question]) -> _Models:
         source, tower = self.sources.values()
@@ -81,8 +83,6 @@ class ClipFlanT5(Encoder):
             source, "T5ForConditionalGeneration", "bfloat16", "cpu", unused=_NOT_T5, config=config
         )
         with loading(source):
-            # as officially: otherwise 28 logits without a token would take part in the softmax
-            network.resize_token_embeddings(len(tokenizer))
             return _Models(
                 network.to(self.device, encoder.dtype).eval(),
                 projector.to(self.device, encoder.dtype).eval(),
@@ -121,8 +121,10 @@ class ClipFlanT5(Encoder):
             labels = self._tokens(_ANSWER)
             embeddings = torch.cat([before[0], features, after[0]])[None]
             output = self.models.network(inputs_embeds=embeddings, labels=labels)
-            losses = torch.nn.functional.cross_entropy(output.logits[0].float(), labels[0])
-            return float((-losses).exp())
+            # as officially without the 28 logits that have no token. Officially the embeddings are resized:
+            # transformers 5 then uses the word embeddings in place of FLAN-T5's own output layer
+            logits = output.logits[0, :, : len(self.models.tokenizer)].float()
+            return float((-torch.nn.functional.cross_entropy(logits, labels[0])).exp())
 
     def _messages_of(self, question: Question) -> tuple[str, str]:
         """Returns the text before the image and the text after it."""
@@ -154,6 +156,7 @@ class Llava(ClipFlanT5):
     weight_names = ("llava_13b",)
     packages = TORCH
     official = False
+    _own: ClassVar[Mapping[str, str]] = {}
 
     def load(self, questions: Sequence[Question]) -> _Models:
         (source,) = self.sources.values()

@@ -35,11 +35,11 @@ from tests.support.image_questions import save_image
 from tests.support.tiny_encoders import STYLES, save_csd, save_references, save_se
 
 _OF_PLAIN_LOOP = at_least(1.0)
-_IMAGES, _TINY_IMAGES = 96, 2
+_IMAGES, _TINY_IMAGES = 64, 2
 _SIDE, _TINY_SIDE = 1024, 64
 _APART, _HALF_APART, _TINY_APART = 0.2, 0.5, 1e-3
 """Differences of the numbers, as shares of what another image changes. HPSv2's scores are multiples of 1/64."""
-_OTHERS = 16
+_OTHERS = 8
 """The number of images that are also measured in place of another image."""
 _ALIKE = 1e-4
 """A share of the largest number. If another image changes less, no comparison of numbers means anything."""
@@ -108,19 +108,21 @@ class Metric(NamedTuple):
 
 
 def _drawn(tiny: bool, dtype: torch.dtype) -> AbstractContextManager[None]:
-    """The largest models have their weights drawn on a GPU, if there is one: on a CPU they take minutes."""
+    """Weights are drawn on a GPU, if there is one: on a CPU those of all models take minutes."""
     return drawn_on("cpu" if tiny else "cuda", dtype)
 
 
 def _clipscore(folder: Path, tiny: bool) -> Encoder:
     sizes: dict[str, Any] = {} if tiny else {"vision": _VIT_B, "text": _CLIP_TEXT, "width": 512}
-    saved.save_clip(folder, **sizes)
+    with _drawn(tiny, torch.float32):
+        saved.save_clip(folder, **sizes)
     return ClipScore({"clip_vit_b_32": str(folder)})
 
 
 def _aesthetic(folder: Path, tiny: bool) -> Encoder:
     width = 12 if tiny else 768
-    saved.save_clip(folder / "clip", width=width, vision=None if tiny else _VIT_L)
+    with _drawn(tiny, torch.float32):
+        saved.save_clip(folder / "clip", width=width, vision=None if tiny else _VIT_L)
     saved.save_aesthetic(folder / "head.pth", width=width)
     return AestheticPredictor({"aesthetic": str(folder / "head.pth"), "clip_vit_l_14": str(folder / "clip")})
 
@@ -136,7 +138,8 @@ def _hpsv2(folder: Path, tiny: bool) -> Encoder:
 def _style(folder: Path, tiny: bool) -> Encoder:
     size: dict[str, Any] = {} if tiny else {"width": 1024, "layers": 24, "patch": 14, "size": 224}
     save_csd(folder / "checkpoint.pth", **size)
-    save_se(folder / "se", **size)
+    with _drawn(tiny, torch.float32):
+        save_se(folder / "se", **size)
     weights = {"csd": str(folder / "checkpoint.pth"), "se": str(folder / "se")}
     return StyleEncoder(save_references(folder), weights=weights)
 
@@ -155,7 +158,8 @@ def _mask2former(folder: Path, tiny: bool) -> Encoder:
     sizes: dict[str, Any] = {} if tiny else {**_MASK2FORMER, "backbone": _SWIN_SMALL}
     classes = [*saved.CLASSES, *(f"thing {n}" for n in range(80 - len(saved.CLASSES)))]
     saved.save_mask2former(folder / "detector", classes=len(classes), **sizes)
-    saved.save_open_clip(folder / "clip", config=None if tiny else open_clip.get_model_config("ViT-L-14"))
+    with _drawn(tiny, torch.float32):
+        saved.save_open_clip(folder / "clip", config=None if tiny else open_clip.get_model_config("ViT-L-14"))
     weights = {"mask2former": str(folder / "detector"), "geneval_clip": str(folder / "clip")}
     return Mask2Former(classes, _COLORS, _TEMPLATES, weights=weights)
 

@@ -37,7 +37,7 @@ PARTS: dict[str, PartSetting] = {
     "judge": PartSetting("judge", 120),
     "metrics": PartSetting("metrics", 160),
     "flux.1-dev": PartSetting("pipelines", 100),
-    "sd3.5-medium": PartSetting("pipelines", 90),
+    "sd3.5-medium": PartSetting("pipelines", 110),
     "vllm": PartSetting("served", 120),
     "qwen-image": PartSetting("pipelines", 120),
 }
@@ -99,6 +99,7 @@ class Part:
         if not self.tiny and self.left < seconds:
             self.skip(label, NO_TIME)
             return
+        started = time.monotonic()
         try:
             run(*given)
         except Exception as error:
@@ -106,6 +107,7 @@ class Part:
                 Row(label, float("nan"), problems=[f"{type(error).__name__}: {str(error)[:300]}".rstrip()])
             )
         free_memory()
+        print(f"{label}: {time.monotonic() - started:.0f} s", flush=True)
 
 
 def read_rows(file: Path, start: int = 0) -> list[Row]:

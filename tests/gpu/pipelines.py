@@ -19,7 +19,7 @@ _OF_BARE_LOOP = at_least(0.97)
 _STEPS = 4
 _SIDE = {False: 1024, True: 32}
 # images of the bare loop and of the toolkit; the first is not timed
-_IMAGES = {"flux.1-dev": 9, "sd3.5-medium": 17, "qwen-image": 7}
+_IMAGES = {"flux.1-dev": 9, "sd3.5-medium": 13, "qwen-image": 7}
 _TINY_IMAGES = 6
 _CALLS = 4
 

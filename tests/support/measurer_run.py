@@ -6,6 +6,7 @@ A process of its own, because the torchvision that open_clip imports must not be
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import sys
@@ -103,6 +104,8 @@ def _mask2former(folder: Path, pictures: list[Picture]) -> dict[str, Any]:
     asked = json.dumps({"cat": 1, "dog": 2})
     encoder = Mask2Former(CLASSES, COLORS, TEMPLATES, weights=weights, device="cpu", batch_size=2)
     said = _said(encoder, [measure("objects", picture, asked) for picture in pictures])
+    gc.collect()
+    left = [one.numel() for one in gc.get_objects() if type(one) is torch.Tensor]
     # by hand: what the network says of the first image, and the most confident detection of it
     encoder.models = encoder.load([])
     frame = encoder.prepare(Image.open(pictures[0].path))
@@ -121,6 +124,7 @@ def _mask2former(folder: Path, pictures: list[Picture]) -> dict[str, Any]:
                     best[name] = max(best.get(name, 0.0), float(chances[query, n] * inside))
     return {
         "said": said,
+        "left": max(left, default=0),
         "input": [list(frame.pixels.shape), list(frame.size)],
         "best": {name: chance for name, chance in best.items() if chance > 0.3},
     }
@@ -158,6 +162,8 @@ def _clip_flant5(folder: Path, pictures: list[Picture]) -> dict[str, Any]:
     said = _said(encoder, [measure("vqascore", picture, "Is it a cup?") for picture in pictures])
     encoder.models = models = encoder.load([])
     token = models.tokenizer
+    [path] = [one for one in (folder / "t5").glob("*.bin") if "lm_head.weight" in _tensors(one)]
+    head = _tensors(path)["lm_head.weight"].bfloat16()[: len(token)]
     plain = []
     with torch.inference_mode(), torch.amp.autocast("cpu", dtype=torch.bfloat16):
         for picture in pictures:
@@ -166,7 +172,8 @@ def _clip_flant5(folder: Path, pictures: list[Picture]) -> dict[str, Any]:
             parts = [models.network.get_input_embeddings()(torch.tensor(part)) for part in ids]
             embeddings = torch.cat([parts[0], features, parts[1]])[None]
             labels = token("Yes", return_tensors="pt").input_ids
-            logits = models.network(inputs_embeds=embeddings, labels=labels).logits[0].float()
+            output = models.network(inputs_embeds=embeddings, labels=labels, output_hidden_states=True)
+            logits = (output.decoder_hidden_states[-1][0] @ head.T).float()
             chances = logits.softmax(-1)[torch.arange(labels.shape[1]), labels[0]]
             plain.append(float(chances.prod() ** (1 / labels.shape[1])))
     return {
@@ -174,7 +181,7 @@ def _clip_flant5(folder: Path, pictures: list[Picture]) -> dict[str, Any]:
         "plain": plain,
         "ends": [part[-1] for part in ids],
         "labels": len(labels[0]),
-        "vocabulary": [models.network.get_input_embeddings().weight.shape[0], len(token)],
+        "vocabulary": [len(models.network.lm_head.weight), len(head)],
         "patches": list(features.shape),
     }
 

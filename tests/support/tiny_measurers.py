@@ -163,10 +163,13 @@ def save_clip_flant5(
     torch.save(state, tower / "pytorch_model.bin")
     settings = {
         **config.to_dict(),
+        # the configuration of transformers 5 forgets it
+        "tie_word_embeddings": False,
         "model_type": "clip_t5",
         "architectures": ["CLIPT5ForConditionalGeneration"],
         "mm_vision_select_layer": -2,
     }
+    settings.pop("scale_decoder_outputs", None)
     (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
     t5 = T5ForConditionalGeneration(config)
     # its class has the words by a fourth name, the image encoder and the projector
@@ -175,6 +178,8 @@ def save_clip_flant5(
     }
     state |= {**t5.state_dict(), "embed_tokens.weight": t5.shared.weight}
     width = config.d_model
+    # FLAN-T5's output layer is not its word embeddings. With larger weights the probability of "Yes" is 0
+    state["lm_head.weight"] = torch.randn(config.vocab_size, width) * 4 / width**0.5
     for n, taken in ((0, eye["hidden_size"]), (2, width)):
         state[f"mm_projector.{n}.weight"] = torch.randn(width, taken) / taken**0.5
         state[f"mm_projector.{n}.bias"] = torch.randn(width) / 4
