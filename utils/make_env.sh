@@ -305,7 +305,7 @@ logged() {
 
 pip() {
   # packages in the user's home folder are no part of the environment
-  PYTHONNOUSERSITE=1 logged "$path/bin/python" -m pip --disable-pip-version-check --no-input install --progress-bar off "$@" ||
+  PYTHONNOUSERSITE=1 logged "$path/bin/python" -m pip --disable-pip-version-check --no-input install --no-compile --progress-bar off "$@" ||
     fail "pip could not install $shown_list: $(why_pip_failed) (log: $log)" 1
 }
 
@@ -345,6 +345,8 @@ install() {
   lenient=$(sed -n 's/[[:space:]]*#[[:space:]]*ignore-requires-python.*//p' <<<"$lines")
   [[ -z $lenient ]] || pip --no-deps --ignore-requires-python "$lenient"
   pip -r "$list"
+  # pip would compile one file after another; a file of another Python version does not compile
+  logged "$path/bin/python" -m compileall -q -j 0 "$path/lib" || true
 }
 
 # An installation is of no use if its main package does not import: a library of the system is missing, glibc is too

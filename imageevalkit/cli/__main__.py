@@ -39,7 +39,7 @@ from imageevalkit.plan.options import (
     with_absolute_paths,
 )
 from imageevalkit.plan.planner import plan_run
-from imageevalkit.run.display import print_repeats, print_report
+from imageevalkit.run.display import print_repeats, print_report, show_gallery
 from imageevalkit.run.local import run_plan
 from imageevalkit.slurm import cluster
 from imageevalkit.slurm.commands import Slurm, look_around, sbatch_words, with_nodes
@@ -125,6 +125,8 @@ def main() -> ExitStatus:
     print_report(plan)
     if summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
         return summary.status
+    if options.quickstart:
+        show_gallery(options.benchmarks[0])
     reasons = {one.cell: one.message or one.state for one in summary.cells if one.state not in USABLE}
     failed = {key: reasons.get(key, "") for key in plan.cells}
     return worst([summary.status, _finish(hooks, failed, ExitStatus.FAILED)])

@@ -324,7 +324,13 @@ QUICKSTART = {
     "--ds_names": "quickshapes",
     "--custom_model_kwargses": "",
 }
-_QUICKSTART_DEFAULTS = {"--infer": "true", "--eval": "true", "--use_api": "false", "--prompt_rewriter": ""}
+_QUICKSTART_DEFAULTS = {
+    "--infer": "true",
+    "--eval": "true",
+    "--use_api": "false",
+    "--prompt_rewriter": "",
+    "--parallel": "true",
+}
 
 
 def _values(entries: Mapping[str, Option], given: Mapping[str, Any], config: Config) -> dict[str, Any]:

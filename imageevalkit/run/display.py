@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
+import webbrowser
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +27,7 @@ from imageevalkit.common.text import counted, dollars, plain
 from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, STALE, EvaluateOrder, Job, Plan
 from imageevalkit.jobs.progress import Pace
 from imageevalkit.run.runner import LOG_HEADER, last_line
-from imageevalkit.store.cell import short_path
+from imageevalkit.store.cell import SITE, output_root, short_path
 
 SKIPPED, BLOCKED, INTERRUPTED = "skipped", "blocked", "interrupted"
 """States that only a launcher sets: a dependency failed; the plan blocks the cell; the run was stopped."""
@@ -335,6 +337,18 @@ def print_report(plan: Plan) -> None:
     if log.is_file():
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         say("\n".join(line for line in lines if not line.startswith(LOG_HEADER)))
+
+
+def show_gallery(benchmark: str) -> None:
+    """Prints the address of a benchmark's gallery in the report. On a desktop, a browser opens it."""
+    page = output_root() / SITE / "index.html"
+    if not page.is_file():
+        return
+    address = f"{page.as_uri()}#/gallery/{benchmark}"
+    say(f"gallery: {address}")
+    has_desktop = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if has_desktop and sys.stdout.isatty():
+        webbrowser.open(address)
 
 
 def print_table(summary: RunSummary, stream: TextIO) -> None:
