@@ -20,7 +20,7 @@ from benchmarks.quickshapes import scenes
 from imageevalkit.common.errors import say
 from infer.training.shapes_tiny import as_input, drawn
 
-_SEED, _SCENES, _STEPS, _BATCH, _RATE, _RANK = 42, 2048, 400, 32, 0.002, 4
+_SEED, _SCENES, _STEPS, _BATCH, _RATE, _RANK = 42, 2048, 1000, 32, 0.004, 4
 _GREEN = scenes.BACKGROUNDS[4]
 
 
