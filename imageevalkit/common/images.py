@@ -45,6 +45,7 @@ _MAGIC = 16
 MOST_PIXELS = 1024**3 // 4 // 3
 _LARGE = 4096**2
 THUMBNAIL_SIDE = 192  # longest side in pixels: sharp at 96 px on a high-density screen, about 4 KB as WebP
+_ENLARGED = 128  # pixels: the longest side of an image whose copies are lossless
 _THUMBNAIL_QUALITY = 62
 # WebP encoder effort 0-6: 1 takes a third of the time of the default 4 for about 10 % more bytes.
 _EFFORT = 1
@@ -239,7 +240,8 @@ def _small(image: Image.Image, side: int) -> Image.Image:
 
 def _webp(image: Image.Image, quality: int) -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, "WEBP", quality=quality, method=_EFFORT)
+    # viewers enlarge a small image, and show the traces of compression
+    image.save(buffer, "WEBP", quality=quality, method=_EFFORT, lossless=max(image.size) <= _ENLARGED)
     return buffer.getvalue()
 
 
