@@ -52,9 +52,7 @@ class QuickShapes(Benchmark):
 
     @property
     def measurers(self) -> Mapping[str, Measurer]:
-        return dict.fromkeys(
-            ("objects", "word"), Measurer("benchmarks.quickshapes.benchmark:ShapesAndWords")
-        )
+        return dict.fromkeys(("objects", "word"), Measurer("benchmarks.quickshapes.benchmark:ShapesAndWords"))
 
     def samples(self) -> Iterable[Sample]:
         for n, record in enumerate(self.read_jsonl("prompts.jsonl", self.prompt_count)):

@@ -18,7 +18,8 @@ from peft.utils import get_peft_model_state_dict
 
 from benchmarks.quickshapes import scenes
 from imageevalkit.common.errors import say
-from infer.training.shapes_tiny import as_input, drawn
+
+from .shapes_tiny import as_input, drawn
 
 _SEED, _SCENES, _STEPS, _BATCH, _RATE, _RANK = 42, 2048, 1000, 32, 0.004, 4
 _GREEN = scenes.BACKGROUNDS[4]
