@@ -32,7 +32,7 @@ def test_the_quick_start_needs_no_extra(bare: Path) -> None:
     assert missing.stderr.startswith("error: prefetch: this checkout has no imageevalkit/extras/prefetch")
     done = run_eval(find_no_text(bare), "--quickstart", "--limit", "2")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (bare / "output/leaderboard.csv").read_text().count("quicktext") >= 2
+    assert (bare / "output/leaderboard.csv").read_text().count("quickshapes") >= 2
 
 
 def test_the_tests_of_the_core_need_no_extra(bare: Path) -> None:
