@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from custom_models.model_settings.own import CHECKPOINTS
 from tests.support.checkout import add_model, environ, make_checkout, needs_driver_env
 from tests.support.checkpoints import TRAINED, begin_checkpoint, end_checkpoint
 from tests.support.fake_vllm import install, starts
@@ -130,3 +132,16 @@ def test_what_was_under_way_is_gone_on_with(tree: Tree, tmp_path: Path) -> None:
     again.until("1 checkpoint evaluated")
     assert again.stop() == 0
     assert "Traceback" not in again.said
+
+
+def test_the_curve_of_a_training_rises(tree: Tree) -> None:
+    names = ("--model_names", "shapes-tiny", "--ds_names", "quickshapes")
+    watching = tree.watch(*names, "--limit", "12")
+    for number, (step, weights) in enumerate({"step-001000": "early", "step-020000": "late"}.items()):
+        watching.until(f"{number} checkpoint")
+        shutil.copytree(CHECKPOINTS / weights, tree.folder / step)
+    watching.until("2 checkpoints evaluated")
+    assert watching.stop() == 0, watching.said
+    table = (watching.output / "leaderboard.md").read_text().partition("## By training step")[2]
+    first, last = re.findall(r"^\| (?:1000|20000 \\\*) \| ([\d.]+)", table, re.M)
+    assert float(last) - float(first) > 0.3, table

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageChops
 
 from custom_models.load_model import MODEL_SETTINGS, load_model
-from imageevalkit.generate.model import Generated, ImageModel, ModelUnusable
+from imageevalkit.generate.model import Generated, ImageModel, ModelUnusable, Refused
 from tests.support.attention import use_plain_attention
 from tests.support.tiny_checkpoints import diffusers_others as others
 from tests.support.tiny_checkpoints import flux, qwen_image, stable_diffusion, transformers_models
@@ -132,10 +132,7 @@ def _tried(task: str, name: str, folder: Path) -> dict[str, Any]:
 
     def image(text: str = SHORT, seed: int = 7, photo: Image.Image = PHOTO) -> Image.Image:
         shown = {"t2i": text, "edit": [photo, text], "subject": ["bus", photo, text]}[task]
-        result = model.generate(shown, seed)
-        assert isinstance(result, Generated)
-        assert isinstance(result.image, Image.Image)
-        return result.image
+        return image_of(model.generate(shown, seed))
 
     first = image()
     found = {
@@ -185,6 +182,13 @@ def lora_findings(name: str, folder: Path) -> dict[str, Any]:
         "bfloat16": moved(file, "bfloat16"),
         "messages": messages,
     }
+
+
+def image_of(result: Generated | Refused) -> Image.Image:
+    """Returns the image of a result that has one."""
+    assert isinstance(result, Generated)
+    assert isinstance(result.image, Image.Image)
+    return result.image
 
 
 def apart(one: Image.Image, other: Image.Image) -> int:

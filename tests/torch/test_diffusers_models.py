@@ -53,12 +53,6 @@ def sd(pipelines: Path) -> DiffusersT2I:
     return DiffusersT2I(str(pipelines / "sd"), **FAST)
 
 
-def image_of(result: Generated | Refused) -> Image.Image:
-    assert isinstance(result, Generated)
-    assert isinstance(result.image, Image.Image)
-    return result.image
-
-
 def t2i(path: Path, prompt: str = "a red bus", **settings: Any) -> Image.Image:
     return image_of(DiffusersT2I(str(path), **{**FAST, **settings}).generate(prompt, 7))
 
