@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from custom_models.model_settings.own import CHECKPOINTS
 from tests.support.checkout import environ, make_checkout, needs_driver_env
 from tests.support.hub_server import COMMIT, hub_server
-from tests.support.tiny_checkpoints.stable_diffusion import save_stable_diffusion
 
 pytestmark = needs_driver_env
 
@@ -50,8 +50,8 @@ sys.addaudithook(hook)
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout with a model of a hub, whose weights prefetch has brought; the hub is gone."""
     folder = tmp_path_factory.mktemp("node")
-    save_stable_diffusion(folder / "sd")
-    files = {p.relative_to(folder / "sd").as_posix(): p.read_bytes() for p in (folder / "sd").rglob("*.*")}
+    late = CHECKPOINTS / "late"
+    files = {p.relative_to(late).as_posix(): p.read_bytes() for p in late.rglob("*.*")}
     kit = make_checkout(folder / "kit")
     registry = kit / "infer/custom_models/load_model.py"
     registry.write_text(f"{registry.read_text()}\nMODEL_SETTINGS['t2i']['tiny-sd'] = {ENTRY!r}\n")

@@ -30,9 +30,7 @@ class Runs:
 
     def run(self, output: str, *words: str) -> CompletedProcess[str]:
         names = ("--model_names", "shapes-tiny", "--ds_names", "quickshapes")
-        return run_eval(
-            self._checkout, *names, *words, IMAGEEVALKIT_OUTPUT=str(self._folder / output)
-        )
+        return run_eval(self._checkout, *names, *words, IMAGEEVALKIT_OUTPUT=str(self._folder / output))
 
     def result(self, output: str, model: str = "shapes-tiny") -> dict[str, Any]:
         path = self._folder / output / model / "quickshapes/result.json"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from custom_models.model_settings.own import CHECKPOINTS
 from imageevalkit import registry
 from imageevalkit.assets.checkpoints import files_of, holds_checkpoints, steps_in, tells_all, what_lacks
 from imageevalkit.common.errors import UserError
@@ -16,7 +17,6 @@ from imageevalkit.plan.models import missing_of_model, resolve_model
 from imageevalkit.plan.options import Options
 from imageevalkit.store.cell import by_name, checkpoint_of
 from tests.support.checkpoints import begin_checkpoint, end_checkpoint, weights
-from tests.support.tiny_checkpoints.stable_diffusion import save_stable_diffusion
 
 RUN = "reference-noise"
 
@@ -140,7 +140,7 @@ def test_a_checkpoint_that_is_half_there_blocks_its_cells(run: Path) -> None:
 
 
 def test_no_pipeline_is_taken_for_whole_before_its_last_file(tmp_path: Path) -> None:
-    save_stable_diffusion(tmp_path / "whole")
+    shutil.copytree(CHECKPOINTS / "late", tmp_path / "whole")
     # in the order of save_pretrained: its parts in any, what names them last
     files = sorted(files_of(tmp_path / "whole"), key=lambda name: (name == "model_index.json", name))
     assert not what_lacks(tmp_path / "whole")
