@@ -24,6 +24,7 @@ from tests.support.checkout import (
     find_no_text,
     make_checkout,
     needs_driver_env,
+    run_command,
 )
 from tests.support.image_server import REFUSAL_WORDS, ImageServer, Received, random_faults
 
@@ -166,7 +167,7 @@ def test_two_gateways_in_one_run_see_only_their_own_key_and_nobody_else_does(api
     commands: set[bytes] = set()
 
     def look(request: Received, attempt: int) -> str:
-        shown = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, check=True).stdout
+        shown = run_command(["ps", "-ewwo", "args"], status=0).stdout
         commands.update(shown.splitlines())
         return "ok"
 

@@ -273,8 +273,7 @@ def judged_for_half(tree: Path) -> int:
 def test_a_judge_is_asked_in_a_batch_for_each_round_and_a_sample_again_in_one_of_its_own(
     tree: Path, judge: JudgeBatches
 ) -> None:
-    run = run_eval(tree, *asking(judge), API_KEY="sk-judge-4711-key")
-    assert run.returncode == 0, text_of(run)
+    run_eval(tree, *asking(judge), API_KEY="sk-judge-4711-key", status=0)
     assert judged_for_half(tree) == 6
     assert [len(judge.lines_of(batch)) for batch in judge.batches.values()] == [3, 3, 2]
     assert {batch["metadata"]["cell"] for batch in judge.batches.values()} == {"reference-typeset/rounds"}

@@ -21,6 +21,7 @@ from tests.support.checkout import (
     find_no_text,
     make_checkout,
     needs_driver_env,
+    run_command,
     run_eval,
 )
 from tests.support.commands import eval_here
@@ -69,13 +70,10 @@ def test_help_and_slips_of_the_pen_need_no_environment_and_work_from_anywhere(
         ("eval.sh", ["--limit", "1", "-h"], 0, "--custom_model_kwargses"),
         ("utils/prefetch.sh", ["--model_names"], 2, "--model_names: expected one argument"),
     ):
-        run = subprocess.run(
+        run = run_command(
             ["bash", os.path.relpath(checkout / program, tmp_path), *words],
             cwd=tmp_path,
             env=environ(checkout),
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert run.returncode == status
         assert says in (run.stderr if status else run.stdout)
@@ -97,8 +95,7 @@ def test_small_run_end_to_end(tmp_path: Path) -> None:
         "--limit",
         "4",
     ]
-    run = run_eval(checkout, *words, "--parallel", "true")
-    assert run.returncode == 0, outcome_lines(run)
+    run = run_eval(checkout, *words, "--parallel", "true", status=0)
     typeset, noise = (result_of(checkout, f"{m}/quicktext") for m in ("reference-typeset", "reference-noise"))
     assert typeset["metrics"]["en"]["value"] > 0.9  # type: ignore[index]
     assert noise["metrics"]["en"]["value"] < 0.05  # type: ignore[index]
@@ -108,8 +105,7 @@ def test_small_run_end_to_end(tmp_path: Path) -> None:
     logs = sorted(p.name for p in (checkout / "log/reference-noise").iterdir())
     assert [name.rsplit("_", 1)[0] for name in logs] == ["quicktext_evaluate", "quicktext_generate"]
     assert "report.html" in run.stdout
-    again = run_eval(checkout, *words)
-    assert again.returncode == 0
+    run_eval(checkout, *words, status=0)
     log = max(
         (checkout / "log/reference-noise").glob("quicktext_generate_*"), key=lambda p: p.stat().st_mtime
     )
@@ -125,14 +121,12 @@ def test_a_corrupt_image_withholds_the_headline_and_a_cell_that_fails_shows_no_o
     assert run_eval(checkout, *base).returncode == 0
     image = next((checkout / "output/reference-noise/quicktext/images").rglob("*.jpg"))
     image.write_bytes(image.read_bytes()[:500])
-    run = run_eval(checkout, *base, "--infer", "false")
-    assert run.returncode == 3, outcome_lines(run)
+    run_eval(checkout, *base, "--infer", "false", status=3)
     result = result_of(checkout, "reference-noise/quicktext")
     assert result["coverage"]["corrupt"] == 1  # type: ignore[index]
     assert result["headline"] == []
     image.unlink()
-    failed = run_eval(checkout, *base, "--custom_model_kwargses", "width=0", "--overwrite")
-    assert failed.returncode == 1
+    failed = run_eval(checkout, *base, "--custom_model_kwargses", "width=0", "--overwrite", status=1)
     assert "0.0000" not in failed.stdout
     assert "0.0000" not in (checkout / "output/leaderboard.md").read_text()
     assert not (checkout / "output/reference-noise/quicktext/result.json").exists()
@@ -159,8 +153,8 @@ def test_failing_models_and_missing_data_leave_other_cells_unharmed(checkout: Pa
         checkout,
         *["--model_names", "failing;unloadable;reference-noise", "--ds_names", "longtext;quicktext"],
         *["--limit", "12", "--parallel", "true"],
+        status=1,
     )
-    assert run.returncode == 1, outcome_lines(run)
     assert result_of(checkout, "reference-noise/quicktext")["state"] == "complete"
     text = outcome_lines(run)
     assert "illegal memory access" in text
@@ -180,15 +174,7 @@ def test_a_closed_pipe_changes_neither_the_run_nor_its_status(checkout: Path) ->
         "bash eval.sh --help > /dev/full",
     )
     closed, full = (
-        subprocess.run(
-            ["bash", "-c", command],
-            cwd=checkout,
-            env=environ(checkout),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        for command in commands
+        run_command(["bash", "-c", command], cwd=checkout, env=environ(checkout)) for command in commands
     )
     assert closed.returncode == 1
     assert result_of(checkout, "reference-blank/quicktext")["state"] == "complete"
@@ -263,8 +249,7 @@ def test_stopped_run_leaves_no_process_and_resumes(checkout: Path, number: int, 
     wait_for(lambda: not processes_of(checkout))
     made = len(list((checkout / "output/slow-noise/many").glob("*.png")))
     words = ["--model_names", "slow-noise", "--ds_names", "many", "--eval", "false", "--limit", str(made + 2)]
-    rerun = run_eval(checkout, *words, "--custom_model_kwargses", "seconds=0.05")
-    assert rerun.returncode == 0, outcome_lines(rerun)
+    run_eval(checkout, *words, "--custom_model_kwargses", "seconds=0.05", status=0)
     logs = sorted((checkout / "log/slow-noise").glob("many_generate_*"), key=lambda p: p.stat().st_mtime)
     assert f"{made} of {made + 2} images exist" in logs[-1].read_text()
 

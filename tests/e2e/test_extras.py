@@ -30,8 +30,7 @@ def test_the_quick_start_needs_no_extra(bare: Path) -> None:
     missing = run_eval(bare, "prefetch", "--ds_names", "wise")
     assert missing.returncode == 2 and missing.stderr.count("\n") == 1, missing.stderr
     assert missing.stderr.startswith("error: prefetch: this checkout has no imageevalkit/extras/prefetch")
-    done = run_eval(find_no_text(bare), "--quickstart", "--limit", "2")
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_eval(find_no_text(bare), "--quickstart", "--limit", "2", status=0)
     assert (bare / "output/leaderboard.csv").read_text().count("quickshapes") >= 2
 
 

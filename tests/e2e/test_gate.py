@@ -292,14 +292,14 @@ def test_the_example_of_the_guide_works_and_weights_of_an_earlier_step_stop_it(t
     commands = [step["run"] for step in steps if "eval.sh" in step.get("run", "")]
     [make] = re.findall(r"```bash\n(bash eval.sh [^`]*--save_baseline[^`]*)\n```", guide)
     assert len(commands) == 1
-    run_command("bash", "-ec", f"{make} --limit 24", cwd=checkout, env=environ(checkout), status=0)
+    run_command(["bash", "-ec", f"{make} --limit 24"], cwd=checkout, env=environ(checkout), status=0)
     assert (checkout / "ci/baseline.zip").is_file()
     shapes = checkout / "infer/custom_models/shapes_tiny"
     shutil.rmtree(shapes / "late")
     (shapes / "early").rename(shapes / "late")
     shutil.rmtree(checkout / "output")
     command = f"{commands[0]} --limit 24"
-    run = run_command("bash", "-ec", command, cwd=checkout, env=environ(checkout), status=4)
+    run = run_command(["bash", "-ec", command], cwd=checkout, env=environ(checkout), status=4)
     assert re.search(r"^fell +shapes-tiny/quickshapes/overall ", run.stdout, re.MULTILINE)
     xml = next(step["with"]["path"] for step in steps if "upload-artifact" in step.get("uses", "")).split()[0]
     assert int(ElementTree.parse(checkout / xml).getroot().get("failures", "0")) > 0
@@ -317,7 +317,7 @@ def test_eval_sh_gates_what_is_there_and_a_run_that_failed_stays_failed(tmp_path
         Gate.of(None, here / "b.zip").close()
         write_scored(Cell("m", "text"), dict.fromkeys(HUNDRED, 0.0))
     program = os.path.relpath(checkout / "eval.sh", here)
-    run = run_command("bash", program, "--gate", "b.zip", cwd=here, env=environ(checkout))
+    run = run_command(["bash", program, "--gate", "b.zip"], cwd=here, env=environ(checkout))
     assert (run.returncode, run.stderr) == (4, "")
     assert "gate: 1 of 2 lines failed" in run.stdout
     assert (checkout / "log/gate.xml").is_file()

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import environ, make_checkout, needs_driver_env, run_command, run_eval
 from tests.support.image_server import random_faults
 from tests.support.jobs import marked
 from tests.support.judge_server import JudgeServer
@@ -97,7 +97,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout with the benchmarks' data, and the images of the reference model made once."""
     checkout = make_checkout(tmp_path_factory.mktemp("judged") / "kit")
     words = ["--eval", "false", "--ds_names", ";".join(BENCHMARKS), "--mirror", str(shared_mirror())]
-    subprocess.run(["bash", "utils/prefetch.sh", *words], cwd=checkout, check=True, capture_output=True)
+    run_command(["bash", "utils/prefetch.sh", *words], cwd=checkout, status=0)
     return checkout
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from imageevalkit.common.errors import UserError
 from imageevalkit.store.cell import Cell, lock_cell
-from tests.support.checkout import environ, find_no_text, make_checkout, needs_driver_env
+from tests.support.checkout import environ, find_no_text, make_checkout, needs_driver_env, run_command
 
 # ---- two users of one group ----------------------------------------------------------------------------------
 
@@ -56,13 +56,9 @@ def as_user(uid: int) -> list[str]:
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv (util-linux)")
 def test_two_users_of_a_group_go_on_with_each_other_s_results(team: Path) -> None:
     def run(uid: int, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return run_command(
             [*as_user(uid), "bash", "-c", 'umask 002; exec bash "$@"', "bash", str(team / "eval.sh"), *words],
             env=environ(team, HOME=f"{team.parent}", CUDA_VISIBLE_DEVICES=""),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            stdin=subprocess.DEVNULL,
         )
 
     words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit"]

@@ -136,7 +136,7 @@ def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree
 
 def test_what_was_under_way_is_gone_on_with(tree: Tree) -> None:
     tree.add("1000", "late")
-    words = ("--ds_names", "quickshapes", "--limit", "48")
+    words = ("--ds_names", "quickshapes", "--limit", "24")
     watching = tree.watch(*words)
     watching.until("running     generate shapes-tiny@1000/quickshapes")
     assert watching.stop() == 143

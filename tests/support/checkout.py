@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -178,11 +178,11 @@ def run_eval(
     checkout: Path, *words: str, status: int | None = None, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """``bash eval.sh`` in ``checkout``; see :func:`run_command`."""
-    return run_command("bash", checkout / "eval.sh", *words, env=environ(checkout, **env), status=status)
+    return run_command(["bash", checkout / "eval.sh", *words], env=environ(checkout, **env), status=status)
 
 
 def run_command(
-    *command: str | Path,
+    command: Sequence[str | Path],
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     status: int | None = None,

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.checkout import make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import make_checkout, needs_driver_env, run_command, run_eval
 from tests.support.mirror import shared_mirror
 from tests.support.tiny_vlm import save_qwen3_vl
 
@@ -18,7 +18,7 @@ pytestmark = needs_driver_env
 def test_geneval2_with_exact_probabilities(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "kit")
     words = ["--eval", "false", "--ds_names", "geneval2", "--mirror", str(shared_mirror())]
-    subprocess.run(["bash", "utils/prefetch.sh", *words], cwd=checkout, check=True, capture_output=True)
+    run_command(["bash", "utils/prefetch.sh", *words], cwd=checkout, status=0)
 
     def run(judge: Path, *more: str) -> subprocess.CompletedProcess[str]:
         words = ["--model_names", "reference-typeset", "--ds_names", "geneval2", "--limit", "4"]
