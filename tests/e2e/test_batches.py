@@ -21,7 +21,14 @@ from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
 from tests.support.api_runs import REPEATS, ApiRuns, message, prompts, text_of
 from tests.support.batch_server import ImageBatches, JudgeBatches
-from tests.support.checkout import EDITS, add_benchmark, environ, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import (
+    EDITS,
+    add_benchmark,
+    make_checkout,
+    needs_driver_env,
+    run_eval,
+    start_eval,
+)
 from tests.support.image_server import FAULTS
 from tests.support.judge_server import JUDGE_FAULTS
 from tests.support.schemas import check_files
@@ -55,16 +62,7 @@ def start(runs: ApiRuns, limit: int = 6) -> subprocess.Popen[str]:
     """``eval.sh`` in a group of processes of its own."""
     words = ["--model_names", "model-a", "--ds_names", "quicktext", "--use_api", "true", "--eval", "false"]
     words += ["--limit", str(limit), "--custom_model_kwargses", "price=0.04", "--batch"]
-    env = environ(runs.checkout, API_KEY=runs.key, BASE_URL=runs.server.base_url)
-    return subprocess.Popen(
-        ["bash", str(runs.checkout / "eval.sh"), *words],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    return start_eval(runs.checkout, *words, API_KEY=runs.key, BASE_URL=runs.server.base_url)
 
 
 def kill(runs: ApiRuns, started: subprocess.Popen[str]) -> None:

@@ -23,6 +23,7 @@ from tests.support.checkout import (
     needs_driver_env,
     run_command,
     run_eval,
+    start_eval,
 )
 from tests.support.commands import eval_here
 from tests.support.waiting import LONGEST_WAIT, wait_for
@@ -208,14 +209,8 @@ def test_full_disk_is_one_clear_line_and_leaves_other_cells(checkout: Path) -> N
 
 def start_slow_run(checkout: Path) -> subprocess.Popen[str]:
     words = ["--model_names", "slow-noise", "--ds_names", "many", "--eval", "false"]
-    process = subprocess.Popen(
-        ["bash", str(checkout / "eval.sh"), *words, "--custom_model_kwargses", "seconds=0.05"],
-        env=environ(checkout, IMAGEEVALKIT_TEST_MARK=str(checkout)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-    )
+    words += ["--custom_model_kwargses", "seconds=0.05"]
+    process = start_eval(checkout, *words, IMAGEEVALKIT_TEST_MARK=str(checkout))
     wait_for(lambda: any((checkout / "output/slow-noise").rglob("*.png")))
     return process
 

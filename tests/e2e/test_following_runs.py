@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.checkout import environ, make_checkout, needs_driver_env
+from tests.support.checkout import make_checkout, needs_driver_env, start_eval
 from tests.support.image_server import ImageServer, Received
 from tests.support.judge_server import ReplyServer
 from tests.support.waiting import LONGEST_WAIT, wait_for
@@ -74,15 +74,7 @@ class Runs:
         """One command; not ``overlap``: the stages in turn."""
         (self.checkout / "config.local.sh").write_text("" if overlap else "OVERLAP=false\n")
         keys = {"API_KEY": "sk-a", "JUDGE_API_KEY": "sk-b", "BASE_URL": self.images.base_url}
-        return subprocess.Popen(
-            ["bash", "eval.sh", *self.words()],
-            cwd=self.checkout,
-            env=environ(self.checkout, **keys),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        return start_eval(self.checkout, *self.words(), **keys)
 
     @property
     def folder(self) -> Path:

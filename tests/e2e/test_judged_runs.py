@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.checkout import environ, make_checkout, needs_driver_env, run_command, run_eval
+from tests.support.checkout import make_checkout, needs_driver_env, run_command, run_eval, start_eval
 from tests.support.image_server import random_faults
 from tests.support.jobs import marked
 from tests.support.judge_server import JudgeServer
@@ -156,13 +156,8 @@ def test_kill_9_in_the_middle_loses_only_what_was_in_flight(
     judged: Judged, undisturbed: dict[str, Any]
 ) -> None:
     judged.server.latency = 0.02
-    process = subprocess.Popen(
-        ["bash", str(judged.checkout / "eval.sh"), *judged.words(benchmarks=("geneval2",))],
-        env=environ(judged.checkout, TEST_MARKER=str(judged.checkout), **judged.environ),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    words, env = judged.words(benchmarks=("geneval2",)), judged.environ
+    process = start_eval(judged.checkout, *words, TEST_MARKER=str(judged.checkout), **env)
     wait_for(lambda: len(judged.judgements("geneval2")) >= 50)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from imageevalkit.store.cell import Cell
 from tests.support import puzzles
-from tests.support.checkout import environ, make_checkout, needs_driver_env, run_command, run_eval
+from tests.support.checkout import environ, make_checkout, needs_driver_env, run_command, run_eval, start_eval
 from tests.support.image_server import ImageServer
 from tests.support.mirror import shared_mirror
 from tests.support.raw_relations import certainty, relations
@@ -166,13 +165,8 @@ def test_kill_9_loses_no_reply_and_the_rest_needs_neither_network_nor_key(
 ) -> None:
     with RewriterServer(latency=0.3) as server:
         runs = Runs(checkout, tmp_path, server)
-        process = subprocess.Popen(
-            ["bash", str(checkout / "eval.sh"), *runs.words("--eval", "false", "--num_workers", "1")],
-            env=environ(checkout, **runs.folders, **KEYS),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            stdin=subprocess.DEVNULL,
-        )
+        words = runs.words("--eval", "false", "--num_workers", "1")
+        process = start_eval(checkout, *words, **runs.folders, **KEYS)
         wait_for(lambda: len(server.rewrites) >= 4)
         process.send_signal(signal.SIGKILL)
         process.wait()

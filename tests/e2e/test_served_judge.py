@@ -27,10 +27,10 @@ from imageevalkit.judges.server import ServerAddress, ServerSettings
 from tests.support.checkout import (
     FAILING,
     add_model,
-    environ,
     make_checkout,
     needs_driver_env,
     run_eval,
+    start_eval,
 )
 from tests.support.fake_vllm import install, starts
 from tests.support.jobs import marked
@@ -135,13 +135,8 @@ def test_server_that_dies_is_started_again_for_the_same_cell_and_the_next(tree: 
 def test_killed_run_leaves_no_server(tree: Tree) -> None:
     """Though it does not heed SIGTERM."""
     words = ["--model_names", "reference-blank", "--ds_names", "alpha"]
-    run = subprocess.Popen(
-        ["bash", str(tree.checkout / "eval.sh"), *words],
-        env=environ(tree.checkout, **tree.environ, FAKE_VLLM=json.dumps({"deaf": True, "loads": 600})),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    told = json.dumps({"deaf": True, "loads": 600})
+    run = start_eval(tree.checkout, *words, **tree.environ, FAKE_VLLM=told)
     wait_for(lambda: any("sleep(600)" in name for name in _commands(tree.marker)))
     run.kill()
     run.wait(LONGEST_WAIT)

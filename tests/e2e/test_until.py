@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.checkout import environ, make_checkout, needs_driver_env
+from tests.support.checkout import make_checkout, needs_driver_env, start_eval
 from tests.support.image_replies import base64_of, images_reply, png_of
 from tests.support.image_server import Fault, ImageServer, Received
 from tests.support.judge_server import ReplyServer
@@ -86,20 +86,13 @@ class Runs:
         asking = f"base_url={self.judge.base_url},api_key_env=JUDGE_API_KEY"
         words = ["--model_names", ";".join(MODELS), "--ds_names", benchmarks, "--use_api", "true"]
         keys = {"API_KEY": "sk-a", "JUDGE_API_KEY": "sk-b", "BASE_URL": self.images.base_url}
-        return subprocess.Popen(
-            ["bash", "eval.sh", *words, "--judge_kwargs", asking, "--num_workers", "8", *more],
-            cwd=self.checkout,
-            env=environ(self.checkout, **keys),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        words += ["--judge_kwargs", asking, "--num_workers", "8", *more]
+        return start_eval(self.checkout, *words, **keys)
 
     def run(self, *more: str, benchmarks: str = "far;near") -> str:
         process = self.start(*more, benchmarks=benchmarks)
-        said, told = process.communicate(timeout=LONGEST_WAIT)
-        assert process.returncode == 0, (said, told)
+        said = process.communicate(timeout=LONGEST_WAIT)[0]
+        assert process.returncode == 0, said
         return said
 
     def folder(self, model: str, benchmark: str) -> Path:

@@ -181,6 +181,19 @@ def run_eval(
     return run_command(["bash", checkout / "eval.sh", *words], env=environ(checkout, **env), status=status)
 
 
+def start_eval(checkout: Path, *words: str, **env: str) -> subprocess.Popen[str]:
+    """Starts ``bash eval.sh`` in ``checkout``, in a session of its own; stdout has all that it prints."""
+    return subprocess.Popen(
+        ["bash", str(checkout / "eval.sh"), *words],
+        env=environ(checkout, **env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
 def run_command(
     command: Sequence[str | Path],
     cwd: Path | None = None,
