@@ -26,6 +26,7 @@ from tests.support.checkout import (
     start_eval,
 )
 from tests.support.commands import eval_here
+from tests.support.jobs import marked
 from tests.support.waiting import LONGEST_WAIT, wait_for
 
 
@@ -210,21 +211,9 @@ def test_full_disk_is_one_clear_line_and_leaves_other_cells(checkout: Path) -> N
 def start_slow_run(checkout: Path) -> subprocess.Popen[str]:
     words = ["--model_names", "slow-noise", "--ds_names", "many", "--eval", "false"]
     words += ["--custom_model_kwargses", "seconds=0.05"]
-    process = start_eval(checkout, *words, IMAGEEVALKIT_TEST_MARK=str(checkout))
+    process = start_eval(checkout, *words, TEST_MARKER=str(checkout))
     wait_for(lambda: any((checkout / "output/slow-noise").rglob("*.png")))
     return process
-
-
-def processes_of(checkout: Path) -> list[str]:
-    mark = f"IMAGEEVALKIT_TEST_MARK={checkout}".encode()
-    found = []
-    for folder in Path("/proc").iterdir():
-        try:
-            if folder.name.isdigit() and mark in (folder / "environ").read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
-    return found
 
 
 @needs_driver_env
@@ -233,7 +222,7 @@ def test_stopped_run_leaves_no_process_and_resumes(checkout: Path, number: int, 
     add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
     add_benchmark(checkout, "many", "Many", MANY)
     run = start_slow_run(checkout)
-    assert processes_of(checkout)
+    assert marked(str(checkout))
     run.send_signal(number)
     assert run.wait(LONGEST_WAIT) == status
     if number == signal.SIGKILL:
@@ -241,7 +230,7 @@ def test_stopped_run_leaves_no_process_and_resumes(checkout: Path, number: int, 
         again = start_slow_run(checkout)
         again.send_signal(signal.SIGTERM)
         again.wait(LONGEST_WAIT)
-    wait_for(lambda: not processes_of(checkout))
+    wait_for(lambda: not marked(str(checkout)))
     made = len(list((checkout / "output/slow-noise/many").glob("*.png")))
     words = ["--model_names", "slow-noise", "--ds_names", "many", "--eval", "false", "--limit", str(made + 2)]
     run_eval(checkout, *words, "--custom_model_kwargses", "seconds=0.05", status=0)
@@ -259,7 +248,7 @@ def test_two_runs_at_once(checkout: Path) -> None:
     other = run_eval(checkout, *words)
     first.send_signal(signal.SIGTERM)
     assert first.wait(LONGEST_WAIT) == 143
-    wait_for(lambda: not processes_of(checkout))
+    wait_for(lambda: not marked(str(checkout)))
     assert same.returncode == 2
     assert "slow-noise/many is being written by another run" in same.stderr
     assert same.stderr.count("\n") == 1

@@ -19,6 +19,7 @@ import pytest
 
 from tests.support.checkout import make_checkout, needs_driver_env, start_eval
 from tests.support.image_server import ImageServer, Received
+from tests.support.jobs import commands_in
 from tests.support.judge_server import ReplyServer
 from tests.support.waiting import LONGEST_WAIT, wait_for
 
@@ -106,17 +107,10 @@ class Runs:
 
     def process(self, words: bytes) -> int:
         """The process of this checkout, no guard, whose command line holds ``words``."""
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                command = (folder / "cmdline").read_bytes()
-                if (
-                    (folder / "cwd").readlink() == self.checkout
-                    and words in command
-                    and b"guard" not in command
-                ):
-                    return int(folder.name)
-            except OSError:
-                continue  # it has ended
+        for pid, command in commands_in(self.checkout):
+            line = b"\0".join(command)
+            if words in line and b"guard" not in line:
+                return pid
         raise AssertionError(f"nobody runs {words!r}")
 
 

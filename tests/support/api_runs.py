@@ -14,6 +14,7 @@ from typing import Any
 from imageevalkit.common.images import sha256_file
 from tests.support.checkout import REPO, run_eval
 from tests.support.image_server import ImageServer
+from tests.support.jobs import commands_in
 
 REPEATS = '''
 import os
@@ -107,14 +108,7 @@ class ApiRuns:
 
     def commands(self) -> list[tuple[int, list[bytes]]]:
         """The command lines of all living processes that work in this checkout."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                if (folder / "cwd").readlink() == self.checkout:
-                    found.append((int(folder.name), (folder / "cmdline").read_bytes().split(b"\0")))
-            except OSError:
-                continue  # it has ended
-        return found
+        return commands_in(self.checkout)
 
     def files_with(self, secret: str) -> list[Path]:
         """The logs and results in which ``secret`` can be read."""
