@@ -65,8 +65,7 @@ def times(cell: Cell) -> dict[str, int]:
 
 
 @pytest.fixture
-def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
+def cell() -> Cell:
     return write_scores("org/a model", "bench", synergy(stars=4))
 
 

@@ -53,7 +53,6 @@ BLOCKS = dict(documented())
 def results_of_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans are made for an empty output folder, with a key, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
     monkeypatch.setenv("API_KEY", "EMPTY")
 
 

@@ -18,7 +18,6 @@ from tests.support.checkout import (
     add_benchmark,
     add_model,
     environ,
-    find_no_text,
     make_checkout,
     needs_driver_env,
     run_command,
@@ -28,11 +27,6 @@ from tests.support.checkout import (
 from tests.support.commands import eval_here
 from tests.support.jobs import marked
 from tests.support.waiting import LONGEST_WAIT, wait_for
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    return find_no_text(make_checkout(tmp_path / "checkout"))
 
 
 def outcome_lines(run: subprocess.CompletedProcess[str]) -> str:

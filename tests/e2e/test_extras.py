@@ -12,7 +12,14 @@ import pytest
 
 from imageevalkit.extension_points import extras
 from imageevalkit.store.cell import REPO
-from tests.support.checkout import environ, find_no_text, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import (
+    environ,
+    find_no_text,
+    make_checkout,
+    needs_driver_env,
+    run_command,
+    run_eval,
+)
 
 pytestmark = needs_driver_env
 
@@ -63,6 +70,5 @@ def test_the_others_load_without_each_extra(tmp_path: Path) -> None:
         folder = checkout / "imageevalkit/extras" / name
         folder.rename(checkout / name)
         words = [str(checkout / ".venv/bin/python"), "-c", load_all]
-        done = subprocess.run(words, cwd=checkout, env=environ(checkout), capture_output=True, text=True)
-        assert done.returncode == 0, f"without {name}: {done.stderr}"
+        run_command(words, checkout, environ(checkout), status=0)
         (checkout / name).rename(folder)

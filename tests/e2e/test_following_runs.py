@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.checkout import make_checkout, needs_driver_env, start_eval
-from tests.support.image_server import ImageServer, Received
+from tests.support.image_server import PausingServer
 from tests.support.jobs import commands_in
 from tests.support.judge_server import ReplyServer
 from tests.support.waiting import LONGEST_WAIT, wait_for
@@ -38,18 +37,6 @@ class Shows(YesNo):
     question = "Does it show {prompt}?"
 '''
 N = 16
-
-
-class PausingServer(ImageServer):
-    """Holds all requests for images beyond the first ``free`` until ``free`` is raised."""
-
-    free = 10**9
-
-    def enter(self, request: Received) -> str:
-        fault = super().enter(request)
-        while request.number > self.free:
-            time.sleep(0.01)
-        return fault
 
 
 @dataclass

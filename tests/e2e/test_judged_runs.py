@@ -50,8 +50,8 @@ class Judged:
             *more,
         ]
 
-    def run(self, *more: str, **scope: Any) -> subprocess.CompletedProcess[str]:
-        return run_eval(self.checkout, *self.words(*more, **scope), **self.environ)
+    def run(self, *more: str, status: int | None = None, **scope: Any) -> subprocess.CompletedProcess[str]:
+        return run_eval(self.checkout, *self.words(*more, **scope), status=status, **self.environ)
 
     def folder(self, benchmark: str) -> Path:
         return self.checkout / "output/reference-typeset" / benchmark
@@ -115,8 +115,7 @@ def undisturbed(prepared: Path) -> dict[str, Any]:
     with JudgeServer() as server:
         run = Judged(prepared, server)
         run.forget_judgements()
-        ended = run.run()
-        assert ended.returncode == 0, ended.stderr
+        run.run(status=0)
         for name in BENCHMARKS:
             asked = Counter(record["request"] for record in run.judgements(name))
             assert set(asked.values()) == {1}
@@ -136,8 +135,7 @@ def test_malformed_replies_and_a_short_outage_change_no_score(
         server.choose = random_faults(
             [(0.04, "malformed"), (0.02, "garbage"), (0.02, "html"), (0.02, "empty")], [], 7
         )
-        ended = judged.run()
-    assert ended.returncode == 0, ended.stderr
+        judged.run(status=0)
     assert judged.metrics() == undisturbed
     faults = Counter(request.fault for request in server.requests)
     assert sum(faults.values()) - faults["ok"] > 0.05 * faults["ok"], faults
@@ -167,8 +165,7 @@ def test_kill_9_in_the_middle_loses_only_what_was_in_flight(
     with (
         JudgeServer() as server
     ):  # a server of its own: the first one may still count requests of the killed run
-        ended = Judged(judged.checkout, server).run(benchmarks=("geneval2",))
-    assert ended.returncode == 0, ended.stderr
+        Judged(judged.checkout, server).run(benchmarks=("geneval2",), status=0)
     assert judged.result("geneval2")["metrics"] == undisturbed["geneval2"]
     total = len(judged.questions("geneval2"))
     assert len(server.requests) == total - len(kept)
@@ -181,8 +178,7 @@ def test_money_is_for_what_counts_in_all_cells_first(judged: Judged) -> None:
     """Two cells, whose repeats and probes would take more than is left."""
     judged.kwargs += ",price={'text_input':1.0,'text_output':0.0}"
     few: dict[str, Any] = {"limit": 12, "benchmarks": NOISE}
-    plain = judged.run(**few)
-    assert plain.returncode == 0, plain.stdout + plain.stderr
+    judged.run(status=0, **few)
     paid = sum(judged.result(name)["provenance"]["judge_usd"] for name in NOISE)
     counted = judged.asked()
 
@@ -195,8 +191,7 @@ def test_money_is_for_what_counts_in_all_cells_first(judged: Judged) -> None:
 
     judged.forget_judgements()
     bound = ["--max_cost", f"{1.3 * paid:.6f}", "--num_workers", "2"]
-    ended = judged.run("--judge_repeats", "240", *bound, **few)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    ended = judged.run("--judge_repeats", "240", *bound, status=0, **few)
     assert all(judged.result(name)["coverage"]["judged"] == 12 for name in NOISE)
     asked = [request.prompt for request in judged.server.requests]
     assert counted < len(asked) < 2 * counted

@@ -26,13 +26,6 @@ from tests.support.checkout import find_no_text, make_checkout, needs_driver_env
 from tests.support.image_server import ImageServer
 from tests.support.schemas import FILES, SCHEMAS, check_files
 
-
-@pytest.fixture(autouse=True)
-def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
-    return tmp_path / "output"
-
-
 # ---- schemas
 
 

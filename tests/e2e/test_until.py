@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.checkout import make_checkout, needs_driver_env, start_eval
 from tests.support.image_replies import base64_of, images_reply, png_of
-from tests.support.image_server import Fault, ImageServer, Received
+from tests.support.image_server import Fault, PausingServer, Received
 from tests.support.judge_server import ReplyServer
 from tests.support.schemas import check_files
 from tests.support.waiting import LONGEST_WAIT, wait_for
@@ -40,19 +40,12 @@ MODELS, SIDES = ("model-a", "model-b"), {"model-a": 64, "model-b": 96}
 FAR, NEAR = 80, 36  # items
 
 
-class SizedServer(ImageServer):
-    """Each model makes images of its own size; those beyond the first ``free`` wait."""
-
-    free = 10**9
+class SizedServer(PausingServer):
+    """Each model makes images of its own size."""
 
     @property
     def faults(self) -> Mapping[str, Fault]:
         return {**super().faults, "ok": _sized}
-
-    def enter(self, request: Received) -> str:
-        fault = super().enter(request)
-        wait_for(lambda: request.number <= self.free)
-        return fault
 
 
 def _sized(handler: Any, request: Received) -> None:

@@ -61,13 +61,14 @@ class ApiRuns:
         limit: int = 6,
         workers: int = 4,
         env: Mapping[str, str] | None = None,
+        status: int | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """One command; ``kwargs`` are those of the only model or, with ``;``, of each."""
         words = ["--model_names", ";".join(models), "--ds_names", ";".join(benchmarks), "--use_api", "true"]
         words += ["--eval", "false", "--num_workers", str(workers), "--limit", str(limit)]
         words += ["--custom_model_kwargses", kwargs] * bool(kwargs)
         given = {"API_KEY": self.key, "BASE_URL": self.server.base_url, **(env or {})}
-        return run_eval(self.checkout, *words, *more, **given)
+        return run_eval(self.checkout, *words, *more, status=status, **given)
 
     def all_records(self, model: str = "model-a", benchmark: str = "quicktext") -> list[dict[str, Any]]:
         """Every record of a cell, the oldest first; empty when it has none."""

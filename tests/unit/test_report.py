@@ -34,11 +34,6 @@ THREE = [
 ]
 
 
-@pytest.fixture
-def output() -> Path:
-    return output_root()
-
-
 def score(value: float, n: int = 3, half: float = 0.01) -> dict[str, Metric]:
     return {"accuracy": Metric(value, n, (value - half, value + half))}
 
