@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from imageevalkit.store.cell import log_root, output_root
+from tests.support.api_runs import text_of
 from tests.support.checkout import (
     FAILING,
     MANY,
@@ -27,10 +28,6 @@ from tests.support.checkout import (
 from tests.support.commands import eval_here
 from tests.support.jobs import marked
 from tests.support.waiting import LONGEST_WAIT, wait_for
-
-
-def outcome_lines(run: subprocess.CompletedProcess[str]) -> str:
-    return run.stdout + run.stderr
 
 
 def result_of(checkout: Path, cell: str) -> dict[str, object]:
@@ -152,7 +149,7 @@ def test_failing_models_and_missing_data_leave_other_cells_unharmed(checkout: Pa
         status=1,
     )
     assert result_of(checkout, "reference-noise/quicktext")["state"] == "complete"
-    text = outcome_lines(run)
+    text = text_of(run)
     assert "illegal memory access" in text
     assert "model does not load: OSError: no file named model.safetensors" in text
     assert "text_prompts.jsonl" in text
@@ -192,10 +189,10 @@ def test_full_disk_is_one_clear_line_and_leaves_other_cells(checkout: Path) -> N
         )
     finally:
         subprocess.run(["umount", str(small)], check=True)
-    assert run.returncode == 1, outcome_lines(run)
+    assert run.returncode == 1, text_of(run)
     assert "disk full: cannot write" in run.stdout
     assert "free some space" in run.stdout
-    assert "Traceback" not in outcome_lines(run)
+    assert "Traceback" not in text_of(run)
     assert result_of(checkout, "reference-blank/quicktext")["state"] == "complete"
 
 
@@ -246,4 +243,4 @@ def test_two_runs_at_once(checkout: Path) -> None:
     assert same.returncode == 2
     assert "slow-noise/many is being written by another run" in same.stderr
     assert same.stderr.count("\n") == 1
-    assert other.returncode == 0, outcome_lines(other)
+    assert other.returncode == 0, text_of(other)

@@ -15,7 +15,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from tests.support.checkout import REPO, find_no_text, make_checkout, needs_driver_env, run_command, run_eval
+from tests.support.checkout import REPO, make_checkout, needs_driver_env, run_command, run_eval
 from tests.support.fake_kubernetes import fake_kubernetes
 
 pytestmark = needs_driver_env
@@ -35,8 +35,7 @@ def run_script(job: dict[str, Any]) -> int:
     return subprocess.run([job["script"]], env={"PATH": "/usr/bin:/bin"}, check=False).returncode
 
 
-def test_scripts_in_the_order_of_their_levels_leave_what_a_run_leaves(tmp_path: Path) -> None:
-    checkout = find_no_text(make_checkout(tmp_path / "kit"))
+def test_scripts_in_the_order_of_their_levels_leave_what_a_run_leaves(checkout: Path) -> None:
     jobs = exported(checkout)
     assert [(job["name"], job["level"]) for job in jobs] == [
         ("generate:reference-typeset", 1),

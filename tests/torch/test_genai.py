@@ -9,22 +9,24 @@ from typing import Any
 import pytest
 
 from benchmarks.genai.benchmark import TAGS, GenAI, GenAISettings
-from imageevalkit.benchmark.contract import Answers, Scores, Unparsed
+from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, ask, measure
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.extras.adopt.sources import find_images
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
-from tests.support.function_judge import items, scores_of
+from tests.support.function_judge import items
 from tests.support.mirror import KIT, official_source, use_official_data
 
 
 def scored(benchmark: GenAI, values: list[tuple[float, list[str]]]) -> Scores:
-    folder, made = Cell("m", "genai").folder, list[Item]()
-    for n, (_, tags) in enumerate(values):
+    found = []
+    for n, (value, tags) in enumerate(values):
         id, data = f"images/{n:09d}", {"id": f"{n:05d}", "tags": tags}
-        made.append(Item(id, folder / f"{id}.jpg", 42, "a cup", None, data))
-    return scores_of(benchmark, made, lambda asked: str(values[int(asked.item[-9:])][0]))
+        item = Item(id, Cell("m", "genai").folder / f"{id}.jpg", 42, "a cup", None, data)
+        answers = Answers({"vqascore": Answer(measure("vqascore", "?"), str(value), value=value)})
+        found.append(ScoredItem(item, item.path, answers, {}, benchmark.score(item, answers).of_item(id)))
+    return Scores(found)
 
 
 TOY = [(0.9, ["basic"]), (0.6, ["basic"]), (0.3, ["advanced"]), (0.0, list[str]())]
