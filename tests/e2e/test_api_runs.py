@@ -17,9 +17,7 @@ from tests.support.checkout import (
     REPO,
     add_benchmark,
     add_model,
-    find_no_text,
     needs_driver_env,
-    run_command,
 )
 from tests.support.image_server import REFUSAL_WORDS, ImageServer, Received, random_faults
 
@@ -145,11 +143,10 @@ def test_two_gateways_in_one_run_see_only_their_own_key_and_nobody_else_does(api
     (api.checkout / "config.local.sh").write_text(
         f'OTHER_API_KEY="{OTHER_KEY}"\nAPI_KEY="sk-outdated-9999-key"\nHF_TOKEN="{token}"\n'
     )
-    find_no_text(api.checkout)
     commands: set[bytes] = set()
 
     def look(request: Received, attempt: int) -> str:
-        shown = run_command(["ps", "-ewwo", "args"], status=0).stdout
+        shown = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, check=True).stdout
         commands.update(shown.splitlines())
         return "ok"
 
@@ -213,7 +210,6 @@ def test_requests_that_may_have_been_billed_are_counted(api: ApiRuns) -> None:
 
 def test_every_fault_ends_ok_refused_or_failed_and_resume_asks_only_for_failed(api: ApiRuns) -> None:
     (api.checkout / "config.local.sh").write_text("GENERATE_BLANK_IMAGE_ON_ERROR=true\n")
-    find_no_text(api.checkout)
     faults = {
         0: ("429", "429", "ok"),
         1: ("500", "ok"),

@@ -33,7 +33,7 @@ command_not_found_handle() { :; }
 
 def commands(block: Block) -> list[list[str]]:
     """Returns the words of each ``bash`` command in ``block``, with bash's own arrays and quotes."""
-    run = run_command(["bash", "-c", f"{_RECORDER}\n{block.text}\n:"], cwd="/", env={})
+    run = run_command(["bash", "-c", f"{_RECORDER}\n{block.text}\n:"], cwd=Path("/"), env={})
     assert "syntax error" not in run.stderr and "unexpected" not in run.stderr, run.stderr
     return [words.split("\0")[:-1] for words in run.stdout.split("\1\0") if words]
 

@@ -29,7 +29,7 @@ PHOTO = Image.linear_gradient("L").resize(SIZE).convert("RGB")
 OTHER_PHOTO = Image.radial_gradient("L").resize(SIZE).convert("RGB")
 LORA = Path(__file__).with_name("shapes_tiny_lora") / "pytorch_lora_weights.safetensors"
 """Trained by ``infer/training/shapes_tiny_lora.py``: all backgrounds are green."""
-STEPS = {"num_inference_steps": 12, "guidance_scale": 4.0}
+STEPS: dict[str, Any] = {"num_inference_steps": 12, "guidance_scale": 4.0}
 DRAWN = {
     "a red star": ["red star"],
     "a blue ring": ["blue ring"],
@@ -58,7 +58,7 @@ _SMALL = {"width": SIZE[0], "height": SIZE[1]}
 _KONTEXT = {"max_area": SIZE[0] * SIZE[1], "_auto_resize": False}
 
 # the pipelines' defaults are 50 and 100 steps
-_FEW_STEPS = {"num_inference_steps": 2}
+_FEW_STEPS: dict[str, Any] = {"num_inference_steps": 2}
 _QWEN_PLUS = Checkpoint(qwen_image.save_qwen_image_edit_plus, _SMALL, torchvision=True)
 _JANUS = Checkpoint(transformers_models.save_janus, size=(8, 8))
 

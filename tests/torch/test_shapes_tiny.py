@@ -27,7 +27,7 @@ LATE = str(CHECKPOINTS / "late")
 SETTINGS: dict[str, Any] = {"num_inference_steps": 12, "guidance_scale": 4.0}
 ITEMS = items(QuickShapes())[:12]
 """Two of each category."""
-PROMPTS, SEEDS = [item.prompt for item in ITEMS], [item.seed for item in ITEMS]
+PROMPTS, SEEDS = [str(item.prompt) for item in ITEMS], [item.seed for item in ITEMS]
 CONFIGURATION = Path(shapes_tiny.__file__).with_suffix(".json")
 
 
