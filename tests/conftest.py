@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from imageevalkit.store.cell import output_root
 from tests.support.attention import use_plain_attention
 from tests.support.image_server import KEY, ImageServer
 
@@ -44,6 +45,12 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IMAGEEVALKIT_LOG", str(tmp_path / "log"))
     for name in ("API_KEY", "BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL", "HF_TOKEN", "HF_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def output() -> Path:
+    """The output folder of the test."""
+    return output_root()
 
 
 @pytest.fixture

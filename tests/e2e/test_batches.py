@@ -21,7 +21,14 @@ from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
 from tests.support.api_runs import REPEATS, ApiRuns, message, prompts, text_of
 from tests.support.batch_server import ImageBatches, JudgeBatches
-from tests.support.checkout import EDITS, add_benchmark, environ, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import (
+    EDITS,
+    add_benchmark,
+    make_checkout,
+    needs_driver_env,
+    run_eval,
+    start_eval,
+)
 from tests.support.image_server import FAULTS
 from tests.support.judge_server import JUDGE_FAULTS
 from tests.support.schemas import check_files
@@ -55,16 +62,7 @@ def start(runs: ApiRuns, limit: int = 6) -> subprocess.Popen[str]:
     """``eval.sh`` in a group of processes of its own."""
     words = ["--model_names", "model-a", "--ds_names", "quicktext", "--use_api", "true", "--eval", "false"]
     words += ["--limit", str(limit), "--custom_model_kwargses", "price=0.04", "--batch"]
-    env = environ(runs.checkout, API_KEY=runs.key, BASE_URL=runs.server.base_url)
-    return subprocess.Popen(
-        ["bash", str(runs.checkout / "eval.sh"), *words],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    return start_eval(runs.checkout, *words, API_KEY=runs.key, BASE_URL=runs.server.base_url)
 
 
 def kill(runs: ApiRuns, started: subprocess.Popen[str]) -> None:
@@ -100,8 +98,7 @@ def test_images_come_as_one_batch_of_a_benchmark_at_half_the_price(
 ) -> None:
     """Each repetition of a prompt has an image of its own, and pictures to edit go in the line."""
     benchmarks = ["quicktext", "repeats", "edits"]
-    run = runs.run("--batch", benchmarks=benchmarks, kwargs="price=0.04", limit=6)
-    assert run.returncode == 0, text_of(run)
+    runs.run("--batch", benchmarks=benchmarks, kwargs="price=0.04", limit=6, status=0)
     assert runs.statuses() == runs.statuses(benchmark="repeats") == {"ok": 6}
     assert runs.images_agree()
     of = {batch["metadata"]["cell"].removeprefix("model-a/"): batch for batch in server.batches.values()}
@@ -118,8 +115,7 @@ def test_images_come_as_one_batch_of_a_benchmark_at_half_the_price(
     pictures = {line["body"]["images"][0]["image_url"] for line in server.lines_of(of["edits"])}
     assert len(pictures) == 3
     assert all(picture.startswith("data:image/png;base64,") for picture in pictures)
-    again = runs.run("--batch", kwargs="price=0.04", limit=6)
-    assert again.returncode == 0
+    runs.run("--batch", kwargs="price=0.04", limit=6, status=0)
     assert len(server.batches) == 3
     found = check_files(runs.checkout / "output/model-a/quicktext")
     assert found == {"generation.jsonl", "fingerprints.jsonl"}, "nothing is left to look for"
@@ -145,8 +141,7 @@ def test_who_is_killed_finds_the_batch_again(runs: ApiRuns, server: ImageBatches
     server.created = server.downloading = lambda: None
     go_on.set()
     more = 0 if moment == "create" else 2  # what is in no batch is asked by itself
-    run = runs.run(*["--batch"] * (not more), kwargs="price=0.04", limit=6 + more)
-    assert run.returncode == 0, text_of(run)
+    runs.run(*["--batch"] * (not more), kwargs="price=0.04", limit=6 + more, status=0)
     assert runs.statuses() == {"ok": 6 + more}
     assert len(server.batches) == 1
     assert paid(server) == 6 + more
@@ -170,8 +165,7 @@ def test_ctrl_c_says_what_goes_on_and_the_batch_is_found_with_its_key_in_another
     assert check_files(state.parent) == {state.name}
     assert runs.key not in state.read_text()
     env = {"OTHER_API_KEY": runs.key, "API_KEY": "sk-wrong-4711"}
-    run = runs.run("--batch", kwargs="price=0.04,api_key_env=OTHER_API_KEY", limit=3, env=env)
-    assert run.returncode == 0, text_of(run)
+    runs.run("--batch", kwargs="price=0.04,api_key_env=OTHER_API_KEY", limit=3, env=env, status=0)
     assert len(server.batches) == 1
 
 
@@ -179,8 +173,7 @@ def test_an_image_without_a_result_line_is_counted_and_bought_again_only_by_hand
     runs: ApiRuns, server: ImageBatches
 ) -> None:
     server.dropped = 1
-    run = runs.run("--batch", "--max_cost", "0.1", kwargs="price=0.04,max_outage=2", limit=4)
-    assert run.returncode == 3, text_of(run)
+    run = runs.run("--batch", "--max_cost", "0.1", kwargs="price=0.04,max_outage=2", limit=4, status=3)
     assert runs.statuses() == {"ok": 3, "failed": 1}
     [lost] = [record for record in runs.records().values() if record["status"] == "failed"]
     assert (lost["maybe_billed"], lost["price"], lost["attempts"]) == (1, 0.02, 1)
@@ -199,8 +192,7 @@ def test_a_state_file_that_cannot_be_read_is_not_bought_again(tmp_path: Path) ->
 
 
 def test_max_cost_holds_the_price_of_a_whole_batch(runs: ApiRuns, server: ImageBatches) -> None:
-    run = runs.run("--batch", "--max_cost", "0.07", kwargs="price=0.04", limit=6)
-    assert run.returncode == 3, text_of(run)
+    run = runs.run("--batch", "--max_cost", "0.07", kwargs="price=0.04", limit=6, status=3)
     assert "--max_cost 0.07 is used up" in text_of(run)
     assert [len(server.lines_of(batch)) for batch in server.batches.values()] == [3]
     assert runs.statuses() == {"ok": 3}
@@ -273,8 +265,7 @@ def judged_for_half(tree: Path) -> int:
 def test_a_judge_is_asked_in_a_batch_for_each_round_and_a_sample_again_in_one_of_its_own(
     tree: Path, judge: JudgeBatches
 ) -> None:
-    run = run_eval(tree, *asking(judge), API_KEY="sk-judge-4711-key")
-    assert run.returncode == 0, text_of(run)
+    run_eval(tree, *asking(judge), API_KEY="sk-judge-4711-key", status=0)
     assert judged_for_half(tree) == 6
     assert [len(judge.lines_of(batch)) for batch in judge.batches.values()] == [3, 3, 2]
     assert {batch["metadata"]["cell"] for batch in judge.batches.values()} == {"reference-typeset/rounds"}

@@ -12,24 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.cli.command_line import parse
 from imageevalkit.common.errors import UserError
-from imageevalkit.plan.config import Config
-from imageevalkit.plan.options import resolve
-from imageevalkit.plan.planner import make_plan
 from imageevalkit.store.cell import Cell, lock_cell, output_root
 from tests.support.api_runs import ApiRuns, message, text_of
-from tests.support.checkout import find_no_text, make_checkout, needs_driver_env
-from tests.support.image_server import ImageServer, Received
+from tests.support.checkout import needs_driver_env
+from tests.support.commands import eval_here
+from tests.support.image_server import Received
 from tests.support.waiting import LONGEST_WAIT
 
 pytestmark = needs_driver_env
-
-
-@pytest.fixture
-def api(tmp_path: Path) -> Iterator[ApiRuns]:
-    with ImageServer() as server:
-        yield ApiRuns(find_no_text(make_checkout(tmp_path / "checkout")), server)
 
 
 # Names
@@ -37,24 +28,8 @@ def api(tmp_path: Path) -> Iterator[ApiRuns]:
 
 def refusal(*models: str, benchmarks: str = "quicktext") -> str:
     """Why a run of models behind an API is refused before anything starts; empty: it is not."""
-    words = [
-        "--model_names",
-        ";".join(models),
-        "--ds_names",
-        benchmarks,
-        "--use_api",
-        "true",
-        "--eval",
-        "false",
-    ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("API_KEY", "EMPTY")
-        try:
-            make_plan(resolve(parse(words), Config()), Config())
-        except UserError as error:
-            assert "\n" not in str(error)
-            return str(error)
-    return ""
+    words = ("--model_names", ";".join(models), "--ds_names", benchmarks, "--use_api", "true")
+    return eval_here(*words, "--eval", "false", "--dry_run").error
 
 
 @pytest.mark.parametrize(
@@ -159,8 +134,7 @@ def test_a_disk_of_logs_that_fills_up_costs_no_image_and_is_told(api: ApiRuns, s
 
     api.server.choose = choose
     api.server.latency = 0.1
-    run = api.run("--eval", "true", limit=8, workers=2)
-    assert run.returncode == 1, text_of(run)
+    run = api.run("--eval", "true", limit=8, workers=2, status=1)
     words = f"the disk of {small_log} is full: free some space and run the same command again"
     assert words in message(run, "generate: "), text_of(run)
     assert "Traceback" not in text_of(run) and "attempt 2" not in run.stderr

@@ -8,7 +8,6 @@ import inspect
 import io
 import json
 import random
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,7 +37,7 @@ from imageevalkit.registry import BenchmarkDataset
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.items import Item, items_of
 from imageevalkit.store.results import Evaluator, Metric, Result, Score, read_result
-from tests.support.checkout import environ, make_checkout
+from tests.support.checkout import environ, make_checkout, run_command
 from tests.support.generation import picture
 from tests.support.image_server import KEY
 from tests.support.judge_server import ReplyServer
@@ -340,8 +339,7 @@ def report(checkout: Path) -> str:
     plan = Plan(str(checkout / "log/run"), False, [job], settings=settings).save()
     environment = environ(checkout, IMAGEEVALKIT_OUTPUT=str(output_root()))
     command = [sys.executable, "-m", "imageevalkit.report", *job_words(plan, "report")]
-    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout
+    return run_command(command, checkout, environment, status=0).stdout
 
 
 def test_the_report_writes_what_a_benchmark_says_of_models_that_were_measured_alike(

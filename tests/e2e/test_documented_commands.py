@@ -8,7 +8,6 @@ guides run some of them in earnest.
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from imageevalkit.plan.config import Config
 from imageevalkit.plan.options import options_over, resolve
 from imageevalkit.plan.planner import make_plan
 from imageevalkit.store.cell import REPO
+from tests.support.checkout import run_command
 from tests.support.documentation import Block, blocks, name_of, pages
 
 # Runs a block and prints the words of each `bash …` in it. Without PATH, no other program is found.
@@ -33,15 +33,7 @@ command_not_found_handle() { :; }
 
 def commands(block: Block) -> list[list[str]]:
     """Returns the words of each ``bash`` command in ``block``, with bash's own arrays and quotes."""
-    run = subprocess.run(
-        ["bash", "-c", f"{_RECORDER}\n{block.text}\n:"],
-        cwd="/",
-        env={},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    run = run_command(["bash", "-c", f"{_RECORDER}\n{block.text}\n:"], cwd=Path("/"), env={})
     assert "syntax error" not in run.stderr and "unexpected" not in run.stderr, run.stderr
     return [words.split("\0")[:-1] for words in run.stdout.split("\1\0") if words]
 
@@ -61,7 +53,6 @@ BLOCKS = dict(documented())
 def results_of_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans are made for an empty output folder, with a key, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
     monkeypatch.setenv("API_KEY", "EMPTY")
 
 
@@ -87,6 +78,6 @@ def test_the_commands_of_a_block_are_well_formed(place: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("script", ["perf.sh", "test.sh"])
 def test_help_prints_the_usage_and_starts_nothing(script: str, tmp_path: Path) -> None:
     shutil.copy(REPO / script, tmp_path)  # without the tree beside it, it can start nothing
-    shown = subprocess.run(["bash", tmp_path / script, "--help"], capture_output=True, text=True, check=False)
+    shown = run_command(["bash", tmp_path / script, "--help"])
     assert (shown.returncode, shown.stderr) == (0, "")
     assert f"bash {script} " in shown.stdout

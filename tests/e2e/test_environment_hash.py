@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
-
-import pytest
 
 from imageevalkit.common.hashes import environment_hash, hash_of
 from imageevalkit.evaluate.scoring import provenance
@@ -45,10 +42,7 @@ def test_order_and_repetition_do_not_count_but_every_version_and_the_python_do()
     assert hash_of(["torch==2.13.0", "pillow==13.0.0"], "3.12.2") != same
 
 
-def test_the_hash_is_in_the_provenance_of_image_and_score_and_in_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
+def test_the_hash_is_in_the_provenance_of_image_and_score_and_in_the_report() -> None:
     cell = Cell("m", "longtext")
     cell.folder.mkdir(parents=True)
     fp.remember(cell.fingerprints, {"model_path": "x"}, installed_packages())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from imageevalkit.store.cell import log_root, output_root
+from tests.support.api_runs import text_of
 from tests.support.checkout import (
     FAILING,
     MANY,
@@ -18,22 +19,15 @@ from tests.support.checkout import (
     add_benchmark,
     add_model,
     environ,
-    find_no_text,
     make_checkout,
     needs_driver_env,
+    run_command,
     run_eval,
+    start_eval,
 )
 from tests.support.commands import eval_here
+from tests.support.jobs import marked
 from tests.support.waiting import LONGEST_WAIT, wait_for
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    return find_no_text(make_checkout(tmp_path / "checkout"))
-
-
-def outcome_lines(run: subprocess.CompletedProcess[str]) -> str:
-    return run.stdout + run.stderr
 
 
 def result_of(checkout: Path, cell: str) -> dict[str, object]:
@@ -69,13 +63,10 @@ def test_help_and_slips_of_the_pen_need_no_environment_and_work_from_anywhere(
         ("eval.sh", ["--limit", "1", "-h"], 0, "--custom_model_kwargses"),
         ("utils/prefetch.sh", ["--model_names"], 2, "--model_names: expected one argument"),
     ):
-        run = subprocess.run(
+        run = run_command(
             ["bash", os.path.relpath(checkout / program, tmp_path), *words],
             cwd=tmp_path,
             env=environ(checkout),
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert run.returncode == status
         assert says in (run.stderr if status else run.stdout)
@@ -97,8 +88,7 @@ def test_small_run_end_to_end(tmp_path: Path) -> None:
         "--limit",
         "4",
     ]
-    run = run_eval(checkout, *words, "--parallel", "true")
-    assert run.returncode == 0, outcome_lines(run)
+    run = run_eval(checkout, *words, "--parallel", "true", status=0)
     typeset, noise = (result_of(checkout, f"{m}/quicktext") for m in ("reference-typeset", "reference-noise"))
     assert typeset["metrics"]["en"]["value"] > 0.9  # type: ignore[index]
     assert noise["metrics"]["en"]["value"] < 0.05  # type: ignore[index]
@@ -108,8 +98,7 @@ def test_small_run_end_to_end(tmp_path: Path) -> None:
     logs = sorted(p.name for p in (checkout / "log/reference-noise").iterdir())
     assert [name.rsplit("_", 1)[0] for name in logs] == ["quicktext_evaluate", "quicktext_generate"]
     assert "report.html" in run.stdout
-    again = run_eval(checkout, *words)
-    assert again.returncode == 0
+    run_eval(checkout, *words, status=0)
     log = max(
         (checkout / "log/reference-noise").glob("quicktext_generate_*"), key=lambda p: p.stat().st_mtime
     )
@@ -125,14 +114,12 @@ def test_a_corrupt_image_withholds_the_headline_and_a_cell_that_fails_shows_no_o
     assert run_eval(checkout, *base).returncode == 0
     image = next((checkout / "output/reference-noise/quicktext/images").rglob("*.jpg"))
     image.write_bytes(image.read_bytes()[:500])
-    run = run_eval(checkout, *base, "--infer", "false")
-    assert run.returncode == 3, outcome_lines(run)
+    run_eval(checkout, *base, "--infer", "false", status=3)
     result = result_of(checkout, "reference-noise/quicktext")
     assert result["coverage"]["corrupt"] == 1  # type: ignore[index]
     assert result["headline"] == []
     image.unlink()
-    failed = run_eval(checkout, *base, "--custom_model_kwargses", "width=0", "--overwrite")
-    assert failed.returncode == 1
+    failed = run_eval(checkout, *base, "--custom_model_kwargses", "width=0", "--overwrite", status=1)
     assert "0.0000" not in failed.stdout
     assert "0.0000" not in (checkout / "output/leaderboard.md").read_text()
     assert not (checkout / "output/reference-noise/quicktext/result.json").exists()
@@ -159,10 +146,10 @@ def test_failing_models_and_missing_data_leave_other_cells_unharmed(checkout: Pa
         checkout,
         *["--model_names", "failing;unloadable;reference-noise", "--ds_names", "longtext;quicktext"],
         *["--limit", "12", "--parallel", "true"],
+        status=1,
     )
-    assert run.returncode == 1, outcome_lines(run)
     assert result_of(checkout, "reference-noise/quicktext")["state"] == "complete"
-    text = outcome_lines(run)
+    text = text_of(run)
     assert "illegal memory access" in text
     assert "model does not load: OSError: no file named model.safetensors" in text
     assert "text_prompts.jsonl" in text
@@ -180,15 +167,7 @@ def test_a_closed_pipe_changes_neither_the_run_nor_its_status(checkout: Path) ->
         "bash eval.sh --help > /dev/full",
     )
     closed, full = (
-        subprocess.run(
-            ["bash", "-c", command],
-            cwd=checkout,
-            env=environ(checkout),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        for command in commands
+        run_command(["bash", "-c", command], cwd=checkout, env=environ(checkout)) for command in commands
     )
     assert closed.returncode == 1
     assert result_of(checkout, "reference-blank/quicktext")["state"] == "complete"
@@ -210,10 +189,10 @@ def test_full_disk_is_one_clear_line_and_leaves_other_cells(checkout: Path) -> N
         )
     finally:
         subprocess.run(["umount", str(small)], check=True)
-    assert run.returncode == 1, outcome_lines(run)
+    assert run.returncode == 1, text_of(run)
     assert "disk full: cannot write" in run.stdout
     assert "free some space" in run.stdout
-    assert "Traceback" not in outcome_lines(run)
+    assert "Traceback" not in text_of(run)
     assert result_of(checkout, "reference-blank/quicktext")["state"] == "complete"
 
 
@@ -222,28 +201,10 @@ def test_full_disk_is_one_clear_line_and_leaves_other_cells(checkout: Path) -> N
 
 def start_slow_run(checkout: Path) -> subprocess.Popen[str]:
     words = ["--model_names", "slow-noise", "--ds_names", "many", "--eval", "false"]
-    process = subprocess.Popen(
-        ["bash", str(checkout / "eval.sh"), *words, "--custom_model_kwargses", "seconds=0.05"],
-        env=environ(checkout, IMAGEEVALKIT_TEST_MARK=str(checkout)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-    )
+    words += ["--custom_model_kwargses", "seconds=0.05"]
+    process = start_eval(checkout, *words, TEST_MARKER=str(checkout))
     wait_for(lambda: any((checkout / "output/slow-noise").rglob("*.png")))
     return process
-
-
-def processes_of(checkout: Path) -> list[str]:
-    mark = f"IMAGEEVALKIT_TEST_MARK={checkout}".encode()
-    found = []
-    for folder in Path("/proc").iterdir():
-        try:
-            if folder.name.isdigit() and mark in (folder / "environ").read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
-    return found
 
 
 @needs_driver_env
@@ -252,7 +213,7 @@ def test_stopped_run_leaves_no_process_and_resumes(checkout: Path, number: int, 
     add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
     add_benchmark(checkout, "many", "Many", MANY)
     run = start_slow_run(checkout)
-    assert processes_of(checkout)
+    assert marked(str(checkout))
     run.send_signal(number)
     assert run.wait(LONGEST_WAIT) == status
     if number == signal.SIGKILL:
@@ -260,11 +221,10 @@ def test_stopped_run_leaves_no_process_and_resumes(checkout: Path, number: int, 
         again = start_slow_run(checkout)
         again.send_signal(signal.SIGTERM)
         again.wait(LONGEST_WAIT)
-    wait_for(lambda: not processes_of(checkout))
+    wait_for(lambda: not marked(str(checkout)))
     made = len(list((checkout / "output/slow-noise/many").glob("*.png")))
     words = ["--model_names", "slow-noise", "--ds_names", "many", "--eval", "false", "--limit", str(made + 2)]
-    rerun = run_eval(checkout, *words, "--custom_model_kwargses", "seconds=0.05")
-    assert rerun.returncode == 0, outcome_lines(rerun)
+    run_eval(checkout, *words, "--custom_model_kwargses", "seconds=0.05", status=0)
     logs = sorted((checkout / "log/slow-noise").glob("many_generate_*"), key=lambda p: p.stat().st_mtime)
     assert f"{made} of {made + 2} images exist" in logs[-1].read_text()
 
@@ -279,8 +239,8 @@ def test_two_runs_at_once(checkout: Path) -> None:
     other = run_eval(checkout, *words)
     first.send_signal(signal.SIGTERM)
     assert first.wait(LONGEST_WAIT) == 143
-    wait_for(lambda: not processes_of(checkout))
+    wait_for(lambda: not marked(str(checkout)))
     assert same.returncode == 2
     assert "slow-noise/many is being written by another run" in same.stderr
     assert same.stderr.count("\n") == 1
-    assert other.returncode == 0, outcome_lines(other)
+    assert other.returncode == 0, text_of(other)

@@ -12,7 +12,6 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ from imageevalkit import registry
 from imageevalkit.assets import FileAsset
 from imageevalkit.report.item_parts import with_parts
 from imageevalkit.store.results import ItemPart, read_result
-from tests.support.checkout import find_no_text, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import find_no_text, make_checkout, needs_driver_env, run_command, run_eval
 from tests.support.judge_server import JudgeServer
 from tests.support.mirror import shared_mirror
 from tests.support.schemas import check_files
@@ -112,15 +111,13 @@ class Kit:
         self._make_up_what_is_lacking(mirror)
         self._configure([_ds_kwargs(name, settings[name]) for name in settings])
         words = ["utils/prefetch.sh", "--eval", "false", "--ds_names", ";".join(ALL), "--mirror", str(mirror)]
-        subprocess.run(["bash", *words], cwd=self.checkout, check=True, capture_output=True)
+        run_command(["bash", *words], cwd=self.checkout, status=0)
         # what torchvision lacks here, and open_clip, for processes with networks
         self._paths = os.pathsep.join(map(str, (REPO / "tests/support/torchvision_ops", PACKAGES)))
-        saved = subprocess.run(
+        saved = run_command(
             [sys.executable, "-m", "tests.support.tiny_measurers", str(folder / "weights"), *self.names],
             env={**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{self._paths}"},
-            check=True,
-            capture_output=True,
-            text=True,
+            status=0,
         )
         weights = json.loads(saved.stdout)
         if "hpsv2" in weights:

@@ -15,7 +15,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from tests.support.checkout import REPO, find_no_text, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import REPO, make_checkout, needs_driver_env, run_command, run_eval
 from tests.support.fake_kubernetes import fake_kubernetes
 
 pytestmark = needs_driver_env
@@ -23,8 +23,7 @@ WORDS = ("--model_names", "reference-typeset;reference-noise", "--ds_names", "qu
 
 
 def exported(checkout: Path) -> list[dict[str, Any]]:
-    done = run_eval(checkout, *WORDS, "--launcher", "export")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_eval(checkout, *WORDS, "--launcher", "export", status=0)
     assert "4 scripts and jobs.json in log/runs/" in done.stdout and "nothing was started" in done.stdout
     assert not (checkout / "output" / "reference-noise" / "quicktext" / "generation.jsonl").exists()
     [file] = (checkout / "log" / "runs").glob("*/export/jobs.json")
@@ -36,8 +35,7 @@ def run_script(job: dict[str, Any]) -> int:
     return subprocess.run([job["script"]], env={"PATH": "/usr/bin:/bin"}, check=False).returncode
 
 
-def test_scripts_in_the_order_of_their_levels_leave_what_a_run_leaves(tmp_path: Path) -> None:
-    checkout = find_no_text(make_checkout(tmp_path / "kit"))
+def test_scripts_in_the_order_of_their_levels_leave_what_a_run_leaves(checkout: Path) -> None:
     jobs = exported(checkout)
     assert [(job["name"], job["level"]) for job in jobs] == [
         ("generate:reference-typeset", 1),
@@ -107,10 +105,7 @@ def test_a_level_of_the_guide_begins_when_the_level_before_has_ended(tmp_path: P
     script, kubeconfig = of_guide("bash", "kubectl wait"), tmp_path / "kubeconfig"
     with fake_kubernetes(kubeconfig, {"generate:a/b": "Failed"}) as cluster:
         environ = os.environ | {"KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)}
-        done = subprocess.run(
-            ["bash", "-c", script], cwd=tmp_path, env=environ, timeout=120, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        run_command(["bash", "-c", script], cwd=tmp_path, env=environ, status=0)
         ended = {"generate:c": "Complete", "generate:a/b": "Failed"}
         assert cluster.begun["evaluate:a/b/wise"] == ended
         assert len(cluster.begun) == 3
@@ -119,15 +114,15 @@ def test_a_level_of_the_guide_begins_when_the_level_before_has_ended(tmp_path: P
 def test_no_key_is_in_a_script(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "kit")
     words = ("--model_names", "some-model", "--ds_names", "quicktext", "--use_api", "true")
-    done = run_eval(
+    run_eval(
         checkout,
         *words,
         "--launcher",
         "export",
         API_KEY="sk-of-a-test-1234567890",
         BASE_URL="http://127.0.0.1:9/v1",
+        status=0,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     [file] = (checkout / "log" / "runs").glob("*/export/jobs.json")
     generate = json.loads(file.read_text())[0]
     assert (generate["secrets"], generate["light"]) == (["API_KEY"], True)

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.checkout import environ, make_checkout, needs_driver_env
-from tests.support.image_server import ImageServer, Received
+from tests.support.checkout import make_checkout, needs_driver_env, start_eval
+from tests.support.image_server import PausingServer
+from tests.support.jobs import commands_in
 from tests.support.judge_server import ReplyServer
 from tests.support.waiting import LONGEST_WAIT, wait_for
 
@@ -37,18 +37,6 @@ class Shows(YesNo):
     question = "Does it show {prompt}?"
 '''
 N = 16
-
-
-class PausingServer(ImageServer):
-    """Holds all requests for images beyond the first ``free`` until ``free`` is raised."""
-
-    free = 10**9
-
-    def enter(self, request: Received) -> str:
-        fault = super().enter(request)
-        while request.number > self.free:
-            time.sleep(0.01)
-        return fault
 
 
 @dataclass
@@ -74,15 +62,7 @@ class Runs:
         """One command; not ``overlap``: the stages in turn."""
         (self.checkout / "config.local.sh").write_text("" if overlap else "OVERLAP=false\n")
         keys = {"API_KEY": "sk-a", "JUDGE_API_KEY": "sk-b", "BASE_URL": self.images.base_url}
-        return subprocess.Popen(
-            ["bash", "eval.sh", *self.words()],
-            cwd=self.checkout,
-            env=environ(self.checkout, **keys),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        return start_eval(self.checkout, *self.words(), **keys)
 
     @property
     def folder(self) -> Path:
@@ -114,17 +94,10 @@ class Runs:
 
     def process(self, words: bytes) -> int:
         """The process of this checkout, no guard, whose command line holds ``words``."""
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                command = (folder / "cmdline").read_bytes()
-                if (
-                    (folder / "cwd").readlink() == self.checkout
-                    and words in command
-                    and b"guard" not in command
-                ):
-                    return int(folder.name)
-            except OSError:
-                continue  # it has ended
+        for pid, command in commands_in(self.checkout):
+            line = b"\0".join(command)
+            if words in line and b"guard" not in line:
+                return pid
         raise AssertionError(f"nobody runs {words!r}")
 
 

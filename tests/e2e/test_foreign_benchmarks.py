@@ -76,8 +76,9 @@ def test_metrics_of_a_script_have_a_result_a_column_and_a_page_and_a_lack_of_the
     for name, (line, _) in faults.items():
         add_benchmark(checkout, name, "Few", FEW.replace('"few"', f'"{name}"').replace("/few/", f"/{name}/"))
         set_script(checkout, line, benchmark=name)
-    run = run_eval(checkout, "--model_names", "slow-noise", "--ds_names", ";".join(["few", *faults]))
-    assert run.returncode == 1, run.stdout + run.stderr
+    run = run_eval(
+        checkout, "--model_names", "slow-noise", "--ds_names", ";".join(["few", *faults]), status=1
+    )
     assert "accuracy 0.7500; 4 of 4 judged" in run.stdout
     result = json.loads((checkout / CELL / "result.json").read_text())
     assert result["state"] == "complete"
@@ -112,8 +113,7 @@ def test_a_score_is_never_one_of_other_images_or_of_another_script(checkout: Pat
     rows = board_of(checkout)
     assert sorted(row["value"] for row in rows) == ["0.25", "0.5"]
     assert len({row["evaluator"] for row in rows}) == 2
-    other = run_eval(checkout, *RUN, "--custom_model_kwargses", "side=64", "--overwrite")
-    assert other.returncode == 0, other.stdout + other.stderr
+    run_eval(checkout, *RUN, "--custom_model_kwargses", "side=64", "--overwrite", status=0)
     assert [row for row in board_of(checkout) if row["value"]] == []
     assert json.loads((checkout / CELL / "metrics.json").read_text()) == {"accuracy": 0.25}
 

@@ -15,6 +15,7 @@ from imageevalkit.common.errors import UserError
 from imageevalkit.plan.gpus import Gpu
 from imageevalkit.run.gpu_pool import Lease, lock
 from imageevalkit.store.cell import REPO
+from tests.support.checkout import run_command
 
 GPU = Gpu("0", "GPU-x")
 
@@ -60,7 +61,7 @@ def test_a_lease_lives_as_long_as_a_process_that_inherited_it(tmp_path: Path) ->
 
 
 def _user() -> str:
-    return subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+    return run_command(["id", "-un"], status=0).stdout.strip()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs to become two other users")

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-
-import pytest
 
 from tests.support.api_runs import ApiRuns, text_of
 from tests.support.checkout import (
     add_benchmark,
     add_model,
-    find_no_text,
-    make_checkout,
     needs_driver_env,
 )
-from tests.support.image_server import ImageServer
 
 pytestmark = needs_driver_env
 
@@ -64,12 +59,6 @@ def hostile(checkout: Path, name: str, does: Mapping[str, str]) -> None:
     add_model(checkout, name, "Hostile", code, api=True)
 
 
-@pytest.fixture
-def api(tmp_path: Path) -> Iterator[ApiRuns]:
-    with ImageServer() as server:
-        yield ApiRuns(find_no_text(make_checkout(tmp_path / "checkout")), server)
-
-
 def test_what_one_class_raises_is_its_own_failure(api: ApiRuns) -> None:
     does = {
         "exits-at-import": (
@@ -86,8 +75,7 @@ def test_what_one_class_raises_is_its_own_failure(api: ApiRuns) -> None:
     for name, (what, _) in does.items():
         hostile(api.checkout, name, what)
     api.server.latency = 0.2
-    run = api.run(models=["model-a", *does, "model-b"], limit=5, workers=2)
-    assert run.returncode == 1, text_of(run)
+    run = api.run(models=["model-a", *does, "model-b"], limit=5, workers=2, status=1)
     for name, (_, words) in does.items():
         assert words in told(run, f"{name}/quicktext"), text_of(run)
     for name in ("model-a", "model-b"):
@@ -111,8 +99,7 @@ def test_a_class_that_ends_the_common_process_fails_alone(api: ApiRuns) -> None:
     for n, (name, how) in enumerate(zip(models, ends, strict=True)):
         does = {"at_load": f"print('my last words', flush=True); {how}"} if n % 2 else {"at_generate": how}
         hostile(api.checkout, name, does)
-    run = api.run(models=["model-a", *models, "model-b"], limit=4)
-    assert run.returncode == 1, text_of(run)
+    run = api.run(models=["model-a", *models, "model-b"], limit=4, status=1)
     for name in ("model-a", "model-b"):
         assert api.statuses(name) == {"ok": 4}
         assert told(run, f"{name}/quicktext").startswith("4 of 4 images"), text_of(run)
@@ -137,7 +124,6 @@ class Exits:
 
 def test_a_dataset_that_exits_fails_its_cells_alone(api: ApiRuns) -> None:
     add_benchmark(api.checkout, "exits", "Exits", EXITS)
-    run = api.run(models=["model-a"], benchmarks=["exits", "quicktext"], limit=3)
-    assert run.returncode == 1, text_of(run)
+    run = api.run(models=["model-a"], benchmarks=["exits", "quicktext"], limit=3, status=1)
     assert "CodeExit: its code called exit('no data today')" in told(run, "model-a/exits")
     assert told(run, "model-a/quicktext").startswith("3 of 3 images")

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from PIL import Image
 
 from imageevalkit.jobs.plan import COMPLETE
@@ -20,12 +19,6 @@ from tests.support.generation import generate
 from tests.support.site import Site, reported
 
 CELL = Cell("m", "fake")
-
-
-@pytest.fixture(autouse=True)
-def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
-    return tmp_path / "output"
 
 
 class Edits:

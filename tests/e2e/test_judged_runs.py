@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import make_checkout, needs_driver_env, run_command, run_eval, start_eval
 from tests.support.image_server import random_faults
 from tests.support.jobs import marked
 from tests.support.judge_server import JudgeServer
@@ -50,8 +50,8 @@ class Judged:
             *more,
         ]
 
-    def run(self, *more: str, **scope: Any) -> subprocess.CompletedProcess[str]:
-        return run_eval(self.checkout, *self.words(*more, **scope), **self.environ)
+    def run(self, *more: str, status: int | None = None, **scope: Any) -> subprocess.CompletedProcess[str]:
+        return run_eval(self.checkout, *self.words(*more, **scope), status=status, **self.environ)
 
     def folder(self, benchmark: str) -> Path:
         return self.checkout / "output/reference-typeset" / benchmark
@@ -97,7 +97,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout with the benchmarks' data, and the images of the reference model made once."""
     checkout = make_checkout(tmp_path_factory.mktemp("judged") / "kit")
     words = ["--eval", "false", "--ds_names", ";".join(BENCHMARKS), "--mirror", str(shared_mirror())]
-    subprocess.run(["bash", "utils/prefetch.sh", *words], cwd=checkout, check=True, capture_output=True)
+    run_command(["bash", "utils/prefetch.sh", *words], cwd=checkout, status=0)
     return checkout
 
 
@@ -115,8 +115,7 @@ def undisturbed(prepared: Path) -> dict[str, Any]:
     with JudgeServer() as server:
         run = Judged(prepared, server)
         run.forget_judgements()
-        ended = run.run()
-        assert ended.returncode == 0, ended.stderr
+        run.run(status=0)
         for name in BENCHMARKS:
             asked = Counter(record["request"] for record in run.judgements(name))
             assert set(asked.values()) == {1}
@@ -136,8 +135,7 @@ def test_malformed_replies_and_a_short_outage_change_no_score(
         server.choose = random_faults(
             [(0.04, "malformed"), (0.02, "garbage"), (0.02, "html"), (0.02, "empty")], [], 7
         )
-        ended = judged.run()
-    assert ended.returncode == 0, ended.stderr
+        judged.run(status=0)
     assert judged.metrics() == undisturbed
     faults = Counter(request.fault for request in server.requests)
     assert sum(faults.values()) - faults["ok"] > 0.05 * faults["ok"], faults
@@ -156,13 +154,8 @@ def test_kill_9_in_the_middle_loses_only_what_was_in_flight(
     judged: Judged, undisturbed: dict[str, Any]
 ) -> None:
     judged.server.latency = 0.02
-    process = subprocess.Popen(
-        ["bash", str(judged.checkout / "eval.sh"), *judged.words(benchmarks=("geneval2",))],
-        env=environ(judged.checkout, TEST_MARKER=str(judged.checkout), **judged.environ),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    words, env = judged.words(benchmarks=("geneval2",)), judged.environ
+    process = start_eval(judged.checkout, *words, TEST_MARKER=str(judged.checkout), **env)
     wait_for(lambda: len(judged.judgements("geneval2")) >= 50)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -172,8 +165,7 @@ def test_kill_9_in_the_middle_loses_only_what_was_in_flight(
     with (
         JudgeServer() as server
     ):  # a server of its own: the first one may still count requests of the killed run
-        ended = Judged(judged.checkout, server).run(benchmarks=("geneval2",))
-    assert ended.returncode == 0, ended.stderr
+        Judged(judged.checkout, server).run(benchmarks=("geneval2",), status=0)
     assert judged.result("geneval2")["metrics"] == undisturbed["geneval2"]
     total = len(judged.questions("geneval2"))
     assert len(server.requests) == total - len(kept)
@@ -186,22 +178,20 @@ def test_money_is_for_what_counts_in_all_cells_first(judged: Judged) -> None:
     """Two cells, whose repeats and probes would take more than is left."""
     judged.kwargs += ",price={'text_input':1.0,'text_output':0.0}"
     few: dict[str, Any] = {"limit": 12, "benchmarks": NOISE}
-    plain = judged.run(**few)
-    assert plain.returncode == 0, plain.stdout + plain.stderr
+    judged.run(status=0, **few)
     paid = sum(judged.result(name)["provenance"]["judge_usd"] for name in NOISE)
     counted = judged.asked()
 
     host = judged.server.base_url.replace("127.0.0.1", "localhost")
     words = judged.words("--dry_run", benchmarks=("wise",), limit=12)
     elsewhere = [word.replace(judged.server.base_url, host) for word in words]
-    planned = run_eval(judged.checkout, *elsewhere, **judged.environ)
+    planned = run_eval(judged.checkout, *elsewhere, status=0, **judged.environ)
     told = "12 answers reused from 127.0.0.1, and this run asks localhost: --judge_repeats 100 asks some of them again"
-    assert told in planned.stdout, planned.stdout + planned.stderr
+    assert told in planned.stdout, planned.stdout
 
     judged.forget_judgements()
     bound = ["--max_cost", f"{1.3 * paid:.6f}", "--num_workers", "2"]
-    ended = judged.run("--judge_repeats", "240", *bound, **few)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    ended = judged.run("--judge_repeats", "240", *bound, status=0, **few)
     assert all(judged.result(name)["coverage"]["judged"] == 12 for name in NOISE)
     asked = [request.prompt for request in judged.server.requests]
     assert counted < len(asked) < 2 * counted

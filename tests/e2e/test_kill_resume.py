@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -13,63 +12,58 @@ from pathlib import Path
 
 from PIL import Image
 
+from custom_models.load_model import MODEL_SETTINGS
 from imageevalkit.jobs.plan import GenerateOrder, Job, Plan
-from tests.support.checkout import MANY, SLOW_NOISE, add_benchmark, add_model, environ, make_checkout
+from imageevalkit.store.cell import REPO
+from tests.support.checkout import environ
+from tests.support.native_contract import apart
 
-KILLS = 3
-SETTING = {"module": ".model_utils.slow_noise", "class": "SlowNoise", "model_path": ""}
-
-
-def plan_of(checkout: Path, run: Path, seconds: float) -> Path:
-    setting = {**SETTING, "model_kwargs": {"seconds": seconds, "side": 160}}
-    order = GenerateOrder(False, {"m": {"t2i": setting}})
-    job = Job("generate:m", "generate", [], ["m/many"], [str(run / "many.log")], order=order)
-    return Plan(str(run), False, [job]).save()
+CELL = "shapes-tiny/quickshapes"
+KILLS, IMAGES, STEPS = 3, 96, 4
 
 
-def start(checkout: Path, plan: Path, output: Path) -> subprocess.Popen[bytes]:
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    """The generate job of shapes-tiny, in batches of 8, with its results in ``folder``."""
+    setting = MODEL_SETTINGS["t2i"]["shapes-tiny"] | {"model_kwargs": {"num_inference_steps": STEPS}}
+    order = GenerateOrder(False, {"shapes-tiny": {"t2i": setting}})
+    job = Job("generate:m", "generate", [], [CELL], [str(folder / "job.log")], order=order)
+    plan = Plan(str(folder / "run"), False, [job]).save()
     command = [sys.executable, "infer/generate.py", "--plan", str(plan), "--job", "generate:m"]
-    return subprocess.Popen(command, cwd=checkout, env=environ(checkout, IMAGEEVALKIT_OUTPUT=str(output)))
+    return subprocess.Popen(command, cwd=REPO, env=environ(REPO, IMAGEEVALKIT_OUTPUT=str(folder)))
 
 
 def size_of(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def images(output: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in (output / "m/many").glob("*.png")}
+def images(folder: Path) -> dict[str, Image.Image]:
+    """The images with a final name: each is whole, at every moment."""
+    return {path.name: Image.open(path).convert("RGB") for path in (folder / CELL / "images").glob("*.png")}
 
 
 def test_three_kills(tmp_path: Path) -> None:
-    checkout = make_checkout(tmp_path / "checkout")
-    add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
-    add_benchmark(checkout, "many", "Many", MANY)
-    plan = plan_of(checkout, tmp_path / "run", seconds=0.004)
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    assert start(checkout, plan, undisturbed).wait() == 0
-
-    moments = random.Random(0)
-    generation = killed / "m/many/generation.jsonl"
-    while_making = 0
+    assert start(undisturbed).wait() == 0
+    moments, generation, while_making = random.Random(0), killed / CELL / "generation.jsonl", 0
     for _ in range(KILLS):
         before = size_of(generation)
-        process = start(checkout, plan, killed)
+        process = start(killed)
         while size_of(generation) == before and process.poll() is None:
             time.sleep(0.001)  # until it makes images; then kill it at a random moment of that
-        time.sleep(moments.uniform(0.0, 0.04))
+        time.sleep(moments.uniform(0.0, 0.2))
         if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             while_making += 1
         process.wait()
-        for path in (killed / "m/many").glob("*.png"):
-            Image.open(path).load()  # every image with a final name is whole, at every moment
+        images(killed)
     assert while_making >= KILLS - 1, "most kills must hit a process that is making images"
-    assert len(images(killed)) < 400, "and the last one still had some to make"
-    assert start(checkout, plan, killed).wait() == 0
-
-    assert images(killed) == images(undisturbed)
-    records = [json.loads(line) for line in (killed / "m/many/generation.jsonl").read_text().splitlines()]
+    assert len(images(killed)) < IMAGES, "and the last one still had some to make"
+    assert start(killed).wait() == 0
+    whole, resumed = images(undisturbed), images(killed)
+    assert whole.keys() == resumed.keys() and len(whole) == IMAGES
+    # other batches add up in another order
+    assert max(apart(image, resumed[name]) for name, image in whole.items()) <= 2
+    records = [json.loads(line) for line in generation.read_text().splitlines()]
     made = Counter(record["item"] for record in records if record["status"] == "ok")
-    assert len(made) == 400
-    assert set(made.values()) == {1}, "an item that was recorded is never made again"
-    assert not list((killed / "m/many").glob(".*.part"))
+    assert [*made.values()] == [1] * IMAGES, "an item that was recorded is never made again"
+    assert not list((killed / CELL).rglob(".*.part"))

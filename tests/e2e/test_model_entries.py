@@ -81,8 +81,7 @@ def test_each_wrong_entry_is_a_line_and_blocks_its_cells_alone(tmp_path: Path) -
     register(checkout, "elsewhere", {**ENTRY, "module": "no_such_package.models"})
     names = ";".join([*WRONG, "heir", "elsewhere", "slow-noise"])
     words = ["--model_names", names, "--ds_names", "quicktext", "--limit", "2", "--eval", "false"]
-    run = run_eval(checkout, *words)
-    assert run.returncode == 1, run.stdout + run.stderr
+    run = run_eval(checkout, *words, status=1)
     told = blocked(run)
     assert told.keys() == {f"{name}/quicktext" for name in WRONG}
     for name, (_, words_of) in WRONG.items():

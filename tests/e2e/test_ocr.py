@@ -18,6 +18,7 @@ from imageevalkit import registry
 from imageevalkit.benchmark.question import Picture, measure
 from imageevalkit.common.images import CorruptImage
 from imageevalkit.store.cell import REPO
+from tests.support.jobs import is_alive
 from tests.support.text_images import save_text, text_image
 from tests.support.waiting import LONGEST_WAIT, wait_for
 
@@ -180,14 +181,6 @@ def test_processes_that_all_die_end_the_reading(tmp_path: Path) -> None:
     assert "CellFailure: text reader 'dying': 5 processes died in a row" in err
 
 
-def _running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")
 def test_no_process_outlives_a_stopped_run(tmp_path: Path) -> None:
     process = _read_with_dying_reader(tmp_path, ["a", "sleep", "sleep-too"])
@@ -199,5 +192,5 @@ def test_no_process_outlives_a_stopped_run(tmp_path: Path) -> None:
     assert len(workers) >= 2
     process.kill()
     process.communicate(timeout=LONGEST_WAIT)
-    wait_for(lambda: not any(map(_running, workers)))
+    wait_for(lambda: not any(map(is_alive, workers)))
     assert process.returncode == -signal.SIGKILL

@@ -62,11 +62,10 @@ def benchmark(tmp_path: Path) -> Widths:
 
 
 @pytest.fixture
-def scores(benchmark: Widths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scores:
+def scores(benchmark: Widths) -> Scores:
     """Returns the scores of a run over the first three images. One image is missing; the fourth is of an
     earlier run.
     """
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
     cell = Cell("model", "widths")
     scored = []
     for n, sample in enumerate(benchmark.samples()):
@@ -121,10 +120,7 @@ def test_a_program_that_fails_is_no_score(benchmark: Widths, scores: Scores, pro
     assert says in str(failure.value)
 
 
-def test_a_program_scores_where_nobody_may_be_asked(
-    benchmark: Widths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
+def test_a_program_scores_where_nobody_may_be_asked(benchmark: Widths) -> None:
     cell = Cell("model", "widths")
     items = items_of(BenchmarkDataset(benchmark), cell)
     for item in items:

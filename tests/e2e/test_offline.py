@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checkout import environ, make_checkout, needs_driver_env
+from custom_models.model_settings.own import CHECKPOINTS
+from tests.support.checkout import environ, make_checkout, needs_driver_env, run_command
 from tests.support.hub_server import COMMIT, hub_server
-from tests.support.tiny_checkpoints.stable_diffusion import save_stable_diffusion
 
 pytestmark = needs_driver_env
 
@@ -50,19 +50,17 @@ sys.addaudithook(hook)
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout with a model of a hub, whose weights prefetch has brought; the hub is gone."""
     folder = tmp_path_factory.mktemp("node")
-    save_stable_diffusion(folder / "sd")
-    files = {p.relative_to(folder / "sd").as_posix(): p.read_bytes() for p in (folder / "sd").rglob("*.*")}
+    late = CHECKPOINTS / "late"
+    files = {p.relative_to(late).as_posix(): p.read_bytes() for p in late.rglob("*.*")}
     kit = make_checkout(folder / "kit")
     registry = kit / "infer/custom_models/load_model.py"
     registry.write_text(f"{registry.read_text()}\nMODEL_SETTINGS['t2i']['tiny-sd'] = {ENTRY!r}\n")
     (kit / "config.local.sh").write_text(f"INFER_ENV_MAP['tiny-sd']='{sys.prefix}'\n")
     with hub_server({**files, "picture.png": b"not wanted"}) as hub:
-        fetched = subprocess.run(
+        fetched = run_command(
             ["bash", "utils/prefetch.sh", *RUN[:4]],
             cwd=kit,
             env=environ(kit, HF_ENDPOINT=hub.url, HF_HOME=str(folder / "home")),
-            capture_output=True,
-            text=True,
         )
     assert fetched.returncode == 0, fetched.stderr
     return kit
@@ -83,15 +81,7 @@ def without_network(
         (folder / "audit").mkdir()
         (folder / "audit" / "sitecustomize.py").write_text(AUDIT)
         env["PYTHONPATH"] = f"{folder / 'audit'}{os.pathsep}{env['PYTHONPATH']}"
-    result = subprocess.run(
-        ["unshare", "-rn", *words],
-        cwd=node,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        stdin=subprocess.DEVNULL,
-    )
+    result = run_command(["unshare", "-rn", *words], cwd=node, env=env)
     return result, asked_outside(seen.read_text(errors="replace"))
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.checkout import REPO, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import REPO, make_checkout, needs_driver_env, run_command, run_eval
 from tests.support.judge_server import JudgeServer
 from tests.support.mirror import shared_mirror
 from tests.support.tiny_encoders import save_csd, save_se
@@ -31,7 +30,7 @@ LIMIT = PROMPTS * PER_PROMPT
 def test_all_five_tasks(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "kit")
     words = ["--eval", "false", "--ds_names", "oneig", "--mirror", str(shared_mirror())]
-    subprocess.run(["bash", "utils/prefetch.sh", *words], cwd=checkout, check=True, capture_output=True)
+    run_command(["bash", "utils/prefetch.sh", *words], cwd=checkout, status=0)
     (checkout / "config.local.sh").write_text(f"EVAL_ENV_MAP['encoders']='{sys.prefix}'\n")
     save_csd(tmp_path / "csd.pth", projection=768)  # the real reference vectors say how wide an encoder is
     save_se(tmp_path / "se", projection=1280)
@@ -41,11 +40,10 @@ def test_all_five_tasks(tmp_path: Path) -> None:
     paths = [str(REPO / "tests/support/torchvision_ops"), str(PACKAGES)]
     code = "import pathlib, sys; from tests.support.tiny_dreamsim import save_dreamsim as save; "
     code += "save(pathlib.Path(sys.argv[1]))"
-    subprocess.run(
+    run_command(
         [sys.executable, "-c", code, weights["dreamsim"]],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPO), *paths])},
-        check=True,
-        capture_output=True,
+        status=0,
     )
     with JudgeServer() as server:
         words = ["--model_names", "reference-noise", "--ds_names", "oneig", "--limit", str(LIMIT)]
@@ -54,8 +52,7 @@ def test_all_five_tasks(tmp_path: Path) -> None:
         words += ["--ds_kwargs", f"weights={json.dumps(weights)},images_per_prompt={PER_PROMPT}"]
         words += ["--custom_model_kwargses", "width=128,height=96"]
         python_path = os.pathsep.join([str(checkout), *paths])
-        ended = run_eval(checkout, *words, API_KEY="sk-judge-4711", PYTHONPATH=python_path)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+        run_eval(checkout, *words, API_KEY="sk-judge-4711", PYTHONPATH=python_path, status=0)
     result = json.loads((checkout / "output/reference-noise/oneig/result.json").read_text())
     assert result["coverage"]["judged"] == LIMIT
     assert result["headline"] == ["alignment", "text", "reasoning", "style", "diversity", "oneig_total"]

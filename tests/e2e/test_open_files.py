@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.api_runs import ApiRuns, message, text_of
-from tests.support.checkout import MANY, REPO, add_benchmark, environ, make_checkout, needs_driver_env
+from tests.support.checkout import (
+    MANY,
+    REPO,
+    add_benchmark,
+    environ,
+    make_checkout,
+    needs_driver_env,
+    run_command,
+)
 from tests.support.image_server import KEY, ImageServer
 from tests.support.judge_server import JudgeServer
 
@@ -36,14 +44,9 @@ def run(api: ApiRuns, limits: str, models: Sequence[str], *more: str) -> subproc
     """256 requests at a time from a shell whose ``limits`` are set by ulimit."""
     words = ["--model_names", ";".join(models), "--ds_names", "many", "--use_api", "true", "--eval", "false"]
     words += ["--num_workers", "256", "--limit", str(ITEMS), *more]
-    return subprocess.run(
+    return run_command(
         ["bash", "-ec", f'{limits}\nexec bash "$@"', "shell", str(api.checkout / "eval.sh"), *words],
         env=environ(api.checkout, API_KEY=KEY, BASE_URL=api.server.base_url, NO_PROXY="127.0.0.1"),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        stdin=subprocess.DEVNULL,
     )
 
 
@@ -64,16 +67,12 @@ def test_fewer_requests_are_in_flight_where_files_are_few(api: ApiRuns) -> None:
 def child(code: str, *given: str) -> str:
     """Returns the output of ``code`` in a process with a limit of 160 open files."""
     begin = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))\n"
-    ended = subprocess.run(
+    ended = run_command(
         [sys.executable, "-c", begin + code, *given],
         cwd=REPO,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{REPO}:{REPO / 'infer'}", "API_KEY": KEY},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        status=0,
     )
-    assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
 

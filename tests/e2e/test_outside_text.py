@@ -7,29 +7,17 @@ import os
 import pty
 import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from imageevalkit.common.text import plain, printable, to_bytes
 from tests.support.api_runs import ApiRuns, prompts, text_of
 from tests.support.checkout import (
     environ,
-    find_no_text,
-    make_checkout,
     needs_driver_env,
 )
-from tests.support.image_server import HALF, STEERING, ImageServer, Received
+from tests.support.image_server import HALF, STEERING, Received
 
 NO_UTF8 = os.fsdecode(b"caf\xe9")
 """A name on disk from a time before UTF-8."""
-
-
-@pytest.fixture
-def api(tmp_path: Path) -> Iterator[ApiRuns]:
-    with ImageServer() as server:
-        yield ApiRuns(find_no_text(make_checkout(tmp_path / "checkout")), server)
 
 
 def test_text_is_written_so_that_json_gives_it_back() -> None:
@@ -64,8 +52,9 @@ def test_half_an_emoji_in_a_reply_costs_no_model_a_record(api: ApiRuns) -> None:
 
     api.server.choose = answer
     quick = "max_attempts=2,backoff=0.01"
-    run = api.run("--eval", "true", models=["model-a", "model-b"], kwargs=f"{quick};{quick}", limit=6)
-    assert run.returncode == 3, text_of(run)
+    run = api.run(
+        "--eval", "true", models=["model-a", "model-b"], kwargs=f"{quick};{quick}", limit=6, status=3
+    )
     assert "left no outcome" not in text_of(run)
     assert api.statuses("model-a") == {"ok": 4, "refused": 1, "failed": 1}
     assert api.statuses("model-b") == {"ok": 6}, "the other model is unharmed"

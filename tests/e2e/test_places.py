@@ -20,7 +20,7 @@ import pytest
 from custom_models.model_utils.image_downloads import NotAllowed, Places, kind_of
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
 from imageevalkit.generate.model import GenerationError, ItemFailed
-from tests.support.checkout import REPO
+from tests.support.checkout import REPO, run_command
 from tests.support.image_server import KEY, ImageServer, png_of
 
 PUBLIC, OTHER_PUBLIC = "93.184.216.34", "93.184.216.35"
@@ -136,7 +136,7 @@ def alone(scene: Callable[..., Any], *given: str) -> Any:
     code = "import json, sys; from tests.e2e import test_places; "
     code += "print(json.dumps(getattr(test_places, sys.argv[1])(*sys.argv[2:])))"
     program = subprocess.list2cmdline([sys.executable, "-c", code, scene.__name__, *given])
-    ended = subprocess.run(
+    ended = run_command(
         ["unshare", "-rn", "bash", "-ec", "; ".join([*commands, f"exec {program}"])],
         cwd=REPO,
         env={
@@ -144,12 +144,8 @@ def alone(scene: Callable[..., Any], *given: str) -> Any:
             "PYTHONPATH": f"{REPO}:{REPO / 'infer'}",
             "API_KEY": KEY,
         },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        status=0,
     )
-    assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
 

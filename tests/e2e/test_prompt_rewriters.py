@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from imageevalkit.store.cell import Cell
 from tests.support import puzzles
-from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import environ, make_checkout, needs_driver_env, run_command, run_eval, start_eval
 from tests.support.image_server import ImageServer
 from tests.support.mirror import shared_mirror
 from tests.support.raw_relations import certainty, relations
@@ -60,10 +59,9 @@ class Runs:
 
     def run(self, *more: str, status: int = 0, **how: str) -> str:
         """Returns the output of a run. Fails if the run ends with another status."""
-        ended = run_eval(self.checkout, *self.words(*more, **how), **self.folders, **KEYS)
-        said = ended.stdout + ended.stderr
-        assert ended.returncode == status, said
-        return said
+        words = self.words(*more, **how)
+        ended = run_eval(self.checkout, *words, status=status, **self.folders, **KEYS)
+        return ended.stdout + ended.stderr
 
     def cells(self) -> list[str]:
         """The models that have a folder for the puzzles."""
@@ -166,13 +164,8 @@ def test_kill_9_loses_no_reply_and_the_rest_needs_neither_network_nor_key(
 ) -> None:
     with RewriterServer(latency=0.3) as server:
         runs = Runs(checkout, tmp_path, server)
-        process = subprocess.Popen(
-            ["bash", str(checkout / "eval.sh"), *runs.words("--eval", "false", "--num_workers", "1")],
-            env=environ(checkout, **runs.folders, **KEYS),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            stdin=subprocess.DEVNULL,
-        )
+        words = runs.words("--eval", "false", "--num_workers", "1")
+        process = start_eval(checkout, *words, **runs.folders, **KEYS)
         wait_for(lambda: len(server.rewrites) >= 4)
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -188,24 +181,20 @@ def test_kill_9_loses_no_reply_and_the_rest_needs_neither_network_nor_key(
         assert len(server.rewrites) <= 7
         assert set(server.rewrites) == {f"puzzle {n}" for n in range(6)}
         assert not [*runs.output.rglob("*.png"), *runs.output.rglob("*.jpg")]
-    offline = run_eval(
-        checkout, *runs.words("--eval", "false"), **runs.folders, API_KEY="", REWRITER_API_KEY=""
+    run_eval(
+        checkout, *runs.words("--eval", "false"), status=0, **runs.folders, API_KEY="", REWRITER_API_KEY=""
     )
-    assert offline.returncode == 0, offline.stdout + offline.stderr
     [cell] = runs.cells()
     assert {one["prompt"] for one in runs.records(cell).values()} == {f"plain: puzzle {n}" for n in range(6)}
 
 
 def test_dtm_from_prefetch_to_report(checkout: Path, tmp_path: Path) -> None:
-    fetched = subprocess.run(
+    fetched = run_command(
         ["bash", "utils/prefetch.sh", "--prompt_rewriter", "dtm", "--mirror", str(shared_mirror())],
         cwd=checkout,
         env=environ(checkout),
-        capture_output=True,
-        text=True,
-        check=False,
+        status=0,
     )
-    assert fetched.returncode == 0, fetched.stdout + fetched.stderr
     told = "dtm: 0 files were right already, 1 fetched, 0 problems; licence: CC-BY-NC-SA-4.0"
     assert told in fetched.stdout
     with RewriterServer() as server:

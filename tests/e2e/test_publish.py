@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +21,7 @@ from imageevalkit.report.sharing import public
 from imageevalkit.store.cell import REPO, Cell, output_root
 from imageevalkit.store.results import Evaluator, Metric, as_object, read_result
 from tests.support.cells import QWEN, Made, write_cell, write_scored
+from tests.support.checkout import run_command
 from tests.support.commands import eval_here
 from tests.support.mirror import official_folder
 from tests.support.site import Site
@@ -130,13 +130,8 @@ def test_their_own_validator_takes_it(results: None, folder: Path, tmp_path: Pat
     assert len(files) == 8
 
     def validated(paths: Sequence[Path]) -> tuple[int, str]:
-        ran = subprocess.run(
-            [*command, *map(str, paths)],
-            cwd=official,
-            env={**os.environ, "PYTHONPATH": str(official)},
-            capture_output=True,
-            text=True,
-            check=False,
+        ran = run_command(
+            [*command, *map(str, paths)], cwd=official, env={**os.environ, "PYTHONPATH": str(official)}
         )
         return ran.returncode, ran.stdout + ran.stderr
 

@@ -24,6 +24,7 @@ from imageevalkit.store.cell import REPO, Cell
 from imageevalkit.store.items import items_of
 from imageevalkit.store.records import last_records
 from tests.support.generation import SETTING, FakeDataset
+from tests.support.jobs import is_alive
 from tests.support.replica_worker import COMMAND
 
 CELL = Cell("m", "fake")
@@ -124,9 +125,6 @@ def test_workers_share_the_items_and_load_once(notes: Path) -> None:
     assert len(shares) == 2
     assert Counter(line[0] for line in lines(notes) if line[2] == "load") == dict.fromkeys(shares, 1)
     assert sum("model loaded in" in line for line in said) == 2
-    other = Cell("n", "fake")
-    generate(1, 40, cell=other)
-    assert contents() == contents(other), "any number of workers makes the same images"
 
 
 def test_which_items_are_made_together_does_not_depend_on_the_workers() -> None:
@@ -278,13 +276,6 @@ class Listener(list[str]):
     def append(self, line: str) -> None:
         super().append(line)
         self._listen(line)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def remarks(progress: Path) -> list[str]:

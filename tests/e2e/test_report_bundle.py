@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.checkout import run_command
+
 REPORT = Path(__file__).parents[2] / "imageevalkit/report"
 PAGE, BUNDLE = REPORT / "page", REPORT / "bundle"
 
 
 def _npm(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["npm", *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False
-    )
+    return run_command(["npm", *arguments], cwd=folder)
 
 
 @pytest.fixture(scope="module")

@@ -29,12 +29,6 @@ TWO = [Made("images/p/1", "a cat", value=1.0), Made("images/p/2", "a dog", value
 HALF = {"accuracy": Metric(0.5, 2)}
 
 
-@pytest.fixture(autouse=True)
-def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
-    return tmp_path / "output"
-
-
 # ---- the contract
 
 PRIMITIVE = {"string": "str", "number": "number", "boolean": "bool", "null": "None"}

@@ -14,6 +14,7 @@ from custom_models.load_model import MODEL_SETTINGS
 from imageevalkit.extras.export.trackers import PACKAGES
 from imageevalkit.registry import benchmark_tasks
 from imageevalkit.store.cell import REPO
+from tests.support.checkout import run_command
 from tests.support.imports import canonical, distributions_of, modules_below, third_party
 
 LISTS = sorted(
@@ -122,9 +123,7 @@ def test_every_package_is_pinned_once(name: str) -> None:
 def environments(variable: str) -> dict[str, str]:
     """A map of config.sh as it is shipped."""
     script = '. utils/config_defaults.sh; config_map "$0" "$PWD/config.sh"'
-    words = subprocess.run(
-        ["bash", "-c", script, variable], cwd=REPO, capture_output=True, text=True, check=True
-    ).stdout.split("\0")
+    words = run_command(["bash", "-c", script, variable], cwd=REPO, status=0).stdout.split("\0")
     return dict(zip(words[::2], words[1::2], strict=False))
 
 

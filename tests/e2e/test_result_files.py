@@ -22,16 +22,9 @@ from imageevalkit.report.tables import columns, read_cells
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.results import Score, read_result
 from tests.support.cells import Made, write_cell
-from tests.support.checkout import find_no_text, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import needs_driver_env, run_eval
 from tests.support.image_server import ImageServer
 from tests.support.schemas import FILES, SCHEMAS, check_files
-
-
-@pytest.fixture(autouse=True)
-def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
-    return tmp_path / "output"
-
 
 # ---- schemas
 
@@ -44,10 +37,9 @@ def test_a_schema_is_one(name: str) -> None:
 
 
 @needs_driver_env
-def test_what_runs_write_is_as_the_schemas_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_runs_write_is_as_the_schemas_say(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other runs check more: tests/e2e/test_every_benchmark.py, test_prompt_rewriters.py, test_batches.py."""
     monkeypatch.delenv("IMAGEEVALKIT_OUTPUT")
-    checkout = find_no_text(make_checkout(tmp_path / "checkout"))
     prompts = (checkout / "benchmarks/quicktext/data/prompts.jsonl").read_text().splitlines()
     words = ["--ds_names", "quicktext", "--limit", "12"]
     with ImageServer() as server:

@@ -27,10 +27,10 @@ from imageevalkit.judges.server import ServerAddress, ServerSettings
 from tests.support.checkout import (
     FAILING,
     add_model,
-    environ,
     make_checkout,
     needs_driver_env,
     run_eval,
+    start_eval,
 )
 from tests.support.fake_vllm import install, starts
 from tests.support.jobs import marked
@@ -62,11 +62,17 @@ class Tree:
         return starts(self.starts_file)
 
     def run(
-        self, models: str, benchmarks: str, *words: str, fake: dict[str, object] | None = None, **env: str
+        self,
+        models: str,
+        benchmarks: str,
+        *words: str,
+        fake: dict[str, object] | None = None,
+        status: int | None = None,
+        **env: str,
     ) -> subprocess.CompletedProcess[str]:
         words = ("--model_names", models, "--ds_names", benchmarks, *words)
         environment = {**self.environ, "FAKE_VLLM": json.dumps(fake or {}), **env}
-        return run_eval(self.checkout, *words, **environment)
+        return run_eval(self.checkout, *words, status=status, **environment)
 
     def state(self, cell: str) -> str:
         return str(json.loads((self.checkout / "output" / cell / "result.json").read_text())["state"])
@@ -80,8 +86,7 @@ def tree(tmp_path: Path) -> Tree:
 @needs_driver_env
 def test_all_cells_share_one_server_and_it_is_gone(tree: Tree) -> None:
     """Cells without images fail by themselves. With nothing left to ask, no server starts."""
-    run = tree.run("reference-blank;failing;reference-noise", "alpha;beta", fake={"loads": 0.8})
-    assert run.returncode == 1
+    run = tree.run("reference-blank;failing;reference-noise", "alpha;beta", fake={"loads": 0.8}, status=1)
     for benchmark in ("alpha", "beta"):
         assert f"evaluate failing/{benchmark}: not started: its generate stage failed" in run.stderr
         for model in ("reference-blank", "reference-noise"):
@@ -98,15 +103,13 @@ def test_all_cells_share_one_server_and_it_is_gone(tree: Tree) -> None:
     assert "loading judge vllm:org/judge … 0 s" in notes
     assert notes[-1] == ""
 
-    again = tree.run("reference-blank", "alpha;beta", "--infer", "false")
-    assert again.returncode == 0, again.stdout + again.stderr
+    tree.run("reference-blank", "alpha;beta", "--infer", "false", status=0)
     assert len(tree.starts) == 1
 
 
 @needs_driver_env
 def test_server_that_cannot_start_fails_each_cell_with_its_reason(tree: Tree) -> None:
-    run = tree.run("reference-blank", "alpha;beta", fake={"fails": "memory"})
-    assert run.returncode == 1
+    run = tree.run("reference-blank", "alpha;beta", fake={"fails": "memory"}, status=1)
     reason = (
         "judge vllm:org/judge could not start (exit status 1): torch.OutOfMemoryError: CUDA out of memory"
     )
@@ -124,8 +127,7 @@ def test_server_that_cannot_start_fails_each_cell_with_its_reason(tree: Tree) ->
 def test_server_that_dies_is_started_again_for_the_same_cell_and_the_next(tree: Tree) -> None:
     # each life answers two of the three questions of a cell: alpha needs two, and beta begins in the second
     quick = ("--judge_kwargs", "backoff=0.1")
-    run = tree.run("reference-blank", "alpha;beta", *quick, fake={"dies_after": 2})
-    assert run.returncode == 0, run.stdout + run.stderr
+    tree.run("reference-blank", "alpha;beta", *quick, fake={"dies_after": 2}, status=0)
     ports = [arguments[arguments.index("--port") + 1] for arguments in tree.starts]
     assert len(ports) == 3
     assert len(set(ports)) == 1
@@ -135,13 +137,8 @@ def test_server_that_dies_is_started_again_for_the_same_cell_and_the_next(tree: 
 def test_killed_run_leaves_no_server(tree: Tree) -> None:
     """Though it does not heed SIGTERM."""
     words = ["--model_names", "reference-blank", "--ds_names", "alpha"]
-    run = subprocess.Popen(
-        ["bash", str(tree.checkout / "eval.sh"), *words],
-        env=environ(tree.checkout, **tree.environ, FAKE_VLLM=json.dumps({"deaf": True, "loads": 600})),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    told = json.dumps({"deaf": True, "loads": 600})
+    run = start_eval(tree.checkout, *words, **tree.environ, FAKE_VLLM=told)
     wait_for(lambda: any("sleep(600)" in name for name in _commands(tree.marker)))
     run.kill()
     run.wait(LONGEST_WAIT)

@@ -270,13 +270,13 @@ def test_money_bounds_judges_too_and_an_evaluation_without_it_is_on_hold(tmp_pat
         words = ["--model_names", "reference-noise", "--ds_names", "lengths", "--num_workers", "2"]
         words += ["--custom_model_kwargses", "width=64,height=64"]
         env = {"API_KEY": "sk-judge-4711-key", "BASE_URL": server.base_url}
-        first = run_eval(checkout, *words, "--judge_kwargs", JUDGE_PRICE, "--max_cost", "0.0125", **env)
-        assert first.returncode == 3, first.stdout + first.stderr
+        first = run_eval(
+            checkout, *words, "--judge_kwargs", JUDGE_PRICE, "--max_cost", "0.0125", status=3, **env
+        )
         assert "--max_cost 0.0125 is used up" in first.stdout
         assert 0 < len(server.requests) < 12
 
-        second = run_eval(checkout, *words, "--judge_kwargs", JUDGE_PRICE, "--max_cost", "9", **env)
-        assert second.returncode == 0, second.stdout + second.stderr
+        run_eval(checkout, *words, "--judge_kwargs", JUDGE_PRICE, "--max_cost", "9", status=0, **env)
         assert len(server.requests) == 12, "nothing is asked, and paid for, twice"
     result = json.loads((checkout / "output/reference-noise/lengths/result.json").read_text())
     assert result["coverage"]["judged"] == 12

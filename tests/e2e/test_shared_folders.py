@@ -17,7 +17,7 @@ import pytest
 
 from imageevalkit.common.errors import UserError
 from imageevalkit.store.cell import Cell, lock_cell
-from tests.support.checkout import environ, find_no_text, make_checkout, needs_driver_env
+from tests.support.checkout import environ, find_no_text, make_checkout, needs_driver_env, run_command
 
 # ---- two users of one group ----------------------------------------------------------------------------------
 
@@ -55,20 +55,16 @@ def as_user(uid: int) -> list[str]:
 @pytest.mark.skipif(os.getuid() != 0, reason="needs to become two other users")
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv (util-linux)")
 def test_two_users_of_a_group_go_on_with_each_other_s_results(team: Path) -> None:
-    def run(uid: int, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+    def run(uid: int, *words: str) -> None:
+        run_command(
             [*as_user(uid), "bash", "-c", 'umask 002; exec bash "$@"', "bash", str(team / "eval.sh"), *words],
             env=environ(team, HOME=f"{team.parent}", CUDA_VISIBLE_DEVICES=""),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            stdin=subprocess.DEVNULL,
+            status=0,
         )
 
     words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit"]
     for uid, limit in ((ALICE, "2"), (BOB, "4")):
-        done = run(uid, *words, limit)
-        assert done.returncode == 0, done.stdout + done.stderr
+        run(uid, *words, limit)
     result = json.loads((team / "output/reference-noise/quicktext/result.json").read_text())
     assert result["coverage"]["judged"] == 4
     closed = [path for path in _all(team / "output", team / "log") if not path.stat().st_mode & 0o020]

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.checkout import environ, make_checkout, needs_driver_env
+from tests.support.checkout import make_checkout, needs_driver_env, start_eval
 from tests.support.image_replies import base64_of, images_reply, png_of
-from tests.support.image_server import Fault, ImageServer, Received
+from tests.support.image_server import Fault, PausingServer, Received
 from tests.support.judge_server import ReplyServer
 from tests.support.schemas import check_files
 from tests.support.waiting import LONGEST_WAIT, wait_for
@@ -40,19 +40,12 @@ MODELS, SIDES = ("model-a", "model-b"), {"model-a": 64, "model-b": 96}
 FAR, NEAR = 80, 36  # items
 
 
-class SizedServer(ImageServer):
-    """Each model makes images of its own size; those beyond the first ``free`` wait."""
-
-    free = 10**9
+class SizedServer(PausingServer):
+    """Each model makes images of its own size."""
 
     @property
     def faults(self) -> Mapping[str, Fault]:
         return {**super().faults, "ok": _sized}
-
-    def enter(self, request: Received) -> str:
-        fault = super().enter(request)
-        wait_for(lambda: request.number <= self.free)
-        return fault
 
 
 def _sized(handler: Any, request: Received) -> None:
@@ -86,20 +79,13 @@ class Runs:
         asking = f"base_url={self.judge.base_url},api_key_env=JUDGE_API_KEY"
         words = ["--model_names", ";".join(MODELS), "--ds_names", benchmarks, "--use_api", "true"]
         keys = {"API_KEY": "sk-a", "JUDGE_API_KEY": "sk-b", "BASE_URL": self.images.base_url}
-        return subprocess.Popen(
-            ["bash", "eval.sh", *words, "--judge_kwargs", asking, "--num_workers", "8", *more],
-            cwd=self.checkout,
-            env=environ(self.checkout, **keys),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        words += ["--judge_kwargs", asking, "--num_workers", "8", *more]
+        return start_eval(self.checkout, *words, **keys)
 
     def run(self, *more: str, benchmarks: str = "far;near") -> str:
         process = self.start(*more, benchmarks=benchmarks)
-        said, told = process.communicate(timeout=LONGEST_WAIT)
-        assert process.returncode == 0, (said, told)
+        said = process.communicate(timeout=LONGEST_WAIT)[0]
+        assert process.returncode == 0, said
         return said
 
     def folder(self, model: str, benchmark: str) -> Path:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checkout import add_model, environ, make_checkout, needs_driver_env
-from tests.support.checkpoints import TRAINED, begin_checkpoint, end_checkpoint
+from custom_models.model_settings.own import CHECKPOINTS
+from tests.support.checkout import environ, make_checkout, needs_driver_env
 from tests.support.fake_vllm import install, starts
 from tests.support.jobs import marked
 from tests.support.served_benchmark import add_served_benchmark
 from tests.support.waiting import LONGEST_WAIT, wait_for
 
 pytestmark = needs_driver_env
+WEIGHTS = "unet/diffusion_pytorch_model.safetensors"
 
 
 class Watching:
@@ -26,7 +29,7 @@ class Watching:
 
     def __init__(self, checkout: Path, folder: Path, *words: str, **env: str) -> None:
         self.output, self._file = checkout / "output", checkout / "said.txt"
-        command = ["bash", str(checkout / "eval.sh"), "--model_names", "run", "--ds_names", "alpha"]
+        command = ["bash", str(checkout / "eval.sh"), "--model_names", "shapes-tiny"]
         with self._file.open("w") as out:
             self.process = subprocess.Popen(
                 [*command, "--watch", str(folder), *words],
@@ -46,7 +49,7 @@ class Watching:
         assert text in self.said, self.said
 
     def is_evaluated(self, step: int) -> None:
-        path = self.output / f"run@{step}/alpha/result.json"
+        path = self.output / f"shapes-tiny@{step}/alpha/result.json"
         wait_for(lambda: path.exists() or self.process.poll() is not None)
         assert json.loads(path.read_text())["state"] == "complete", self.said
 
@@ -61,8 +64,15 @@ class Tree:
         self.folder, self.marker = folder / "runs/one", str(folder)
         self.folder.parent.mkdir()
         add_served_benchmark(self.checkout, "alpha")
-        add_model(self.checkout, "run", "Trained", TRAINED)
         self._started = list[Watching]()
+
+    def add(self, name: str, weights: str, half: bool = False) -> None:
+        """Adds a checkpoint, or one whose last file is not complete."""
+        begun = shutil.copytree(CHECKPOINTS / weights, self.folder.parent / "begun")
+        if half:
+            os.truncate(begun / WEIGHTS, 100_000)
+        self.folder.mkdir(exist_ok=True)
+        begun.rename(self.folder / name)
 
     def watch(self, *words: str, **env: str) -> Watching:
         self._started.append(Watching(self.checkout, self.folder, *words, TEST_MARKER=self.marker, **env))
@@ -84,32 +94,39 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
 def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree, tmp_path: Path) -> None:
     starts_file = install(tmp_path / "conda/envs/vllm")
     conda = {"CONDA_BASE": str(tmp_path / "conda")}
-    watching = tree.watch(**conda)
+    words = ("--ds_names", "alpha;quickshapes", "--limit", "12")
+    watching = tree.watch(*words, **conda)
     watching.until("0 checkpoints evaluated")
-    end_checkpoint(tree.folder / "tmp-checkpoint-600", 9)
-    begin_checkpoint(tree.folder / "checkpoint-700")
-    begin_checkpoint(tree.folder / "checkpoint-500")
-    watching.until("run@500 waits: model.safetensors has 1000 bytes instead of")
-    watching.until("run@700 waits:")
+    tree.add("tmp-checkpoint-600", "early")
+    tree.add("checkpoint-700", "early", half=True)
+    tree.add("checkpoint-500", "early", half=True)
+    watching.until(
+        "shapes-tiny@500 waits: unet/diffusion_pytorch_model.safetensors has 100000 bytes instead of"
+    )
+    watching.until("shapes-tiny@700 waits:")
     watching.until("2 not complete yet")
     shutil.rmtree(tree.folder / "checkpoint-700")
-    watching.until("run@700 was deleted before it was complete: skipped")
+    watching.until("shapes-tiny@700 was deleted before it was complete: skipped")
     assert not starts(starts_file)
-    end_checkpoint(tree.folder / "checkpoint-500", 40)
+    shutil.copy(CHECKPOINTS / "early" / WEIGHTS, tree.folder / "checkpoint-500" / WEIGHTS)
     watching.is_evaluated(500)
-    end_checkpoint(tree.folder / "checkpoint-1000", 80)
+    tree.add("checkpoint-1000", "late")
     watching.is_evaluated(1000)
     watching.until("2 checkpoints evaluated")
     assert watching.stop() == 0, watching.said
     assert len(starts(starts_file)) == 1, "the judge is loaded once"
     assert not marked(tree.marker)
-    assert sorted(path.name for path in watching.output.glob("run@*")) == ["run@1000", "run@500"]
-    steps = (watching.output / "leaderboard.md").read_text().partition("## By training step")[2]
-    assert steps.index("| 500") < steps.index("| 1000")
+    assert sorted(path.name for path in watching.output.glob("shapes-*")) == [
+        "shapes-tiny@1000",
+        "shapes-tiny@500",
+    ]
+    steps = (watching.output / "leaderboard.md").read_text().partition("### shapes-tiny on quickshapes")[2]
+    first, last = re.findall(r"^\| (?:500|1000 \\\*) \| ([\d.]+)", steps, re.M)
+    assert float(last) - float(first) > 0.3, "the curve of the training rises"
 
     # another start goes on: what is done is not done again
-    again = tree.watch(**conda)
-    again.until("run@500, run@1000: complete, and evaluated before")
+    again = tree.watch(*words, **conda)
+    again.until("shapes-tiny@500, shapes-tiny@1000: complete, and evaluated before")
     again.until("2 checkpoints evaluated; ")
     assert len(starts(starts_file)) == 1
 
@@ -117,16 +134,14 @@ def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree
     assert "Traceback" not in again.said + watching.said
 
 
-def test_what_was_under_way_is_gone_on_with(tree: Tree, tmp_path: Path) -> None:
-    install(tmp_path / "conda/envs/vllm")
-    conda = {"CONDA_BASE": str(tmp_path / "conda")}
-    end_checkpoint(tree.folder / "1000", 40)
-    watching = tree.watch("--custom_model_kwargses", "seconds=30", **conda)
-    watching.until("running     generate run@1000/alpha 0/3")
+def test_what_was_under_way_is_gone_on_with(tree: Tree) -> None:
+    tree.add("1000", "late")
+    words = ("--ds_names", "quickshapes", "--limit", "24")
+    watching = tree.watch(*words)
+    watching.until("running     generate shapes-tiny@1000/quickshapes")
     assert watching.stop() == 143
     assert not marked(tree.marker)
-    again = tree.watch(**conda)
-    again.is_evaluated(1000)
+    again = tree.watch(*words)
     again.until("1 checkpoint evaluated")
     assert again.stop() == 0
     assert "Traceback" not in again.said

@@ -62,8 +62,7 @@ def test_what_is_killed_and_requeued_goes_on_and_what_is_cancelled_is_told(
     assert {ended[f"{name}/quicktext"] for name in names[:2]} == {"complete"}
     wait_for(lambda: set(cluster.states().values()) == {"idle"})
     made = {name: (checkout / "output" / name / "quicktext/generation.jsonl").read_text() for name in names}
-    again = run_eval(checkout, *words, "--launcher", "slurm")
-    assert again.returncode == 0, again.stdout + again.stderr
+    run_eval(checkout, *words, "--launcher", "slurm", status=0)
     assert set(states(checkout).values()) == {"complete"}
     for name in names:
         items = [record["item"] for record in records(checkout, name)]
@@ -83,8 +82,7 @@ def test_a_job_in_the_queue_is_not_submitted_again(checkout: Path, cluster: Clus
     assert set(cluster.jobs()) >= {"generate:slow", "evaluate:slow/quicktext"}, (
         "they outlive who submitted them"
     )
-    other = run_eval(checkout, *words, "--launcher", "slurm", "--overwrite")
-    assert other.returncode == 2
+    other = run_eval(checkout, *words, "--launcher", "slurm", "--overwrite", status=2)
     assert "slow/quicktext is being worked on by Slurm job" in other.stderr
     again = start(checkout, *words)
     assert again.stderr is not None
@@ -122,8 +120,7 @@ def test_what_a_bad_node_fails_is_done_on_another_one(checkout: Path, cluster: C
     for name in names:
         add_model(checkout, name, "NotOnN1", _NOT_ON_N1.format(name=name), gpus=1)
     words = ["--model_names", ";".join(names), "--ds_names", "quicktext", "--limit", "2"]
-    done = run_eval(checkout, *words, "--launcher", "slurm")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_eval(checkout, *words, "--launcher", "slurm", status=0)
     assert set(states(checkout).values()) == {"complete"}
     assert re.search(r"generate:\w+ on node n1, job \d+ \(model does not load: .*no device\)", done.stderr)
     assert "that another node completed: have it checked" in done.stderr
@@ -131,8 +128,7 @@ def test_what_a_bad_node_fails_is_done_on_another_one(checkout: Path, cluster: C
 
 def test_jobs_go_on_when_a_signal_ends_their_detached_launcher(checkout: Path, cluster: Cluster) -> None:
     words = add_slow_model(checkout)
-    done = run_eval(checkout, *words, "--launcher", "slurm", "--detach")
-    assert done.returncode == 0, done.stderr
+    run_eval(checkout, *words, "--launcher", "slurm", "--detach", status=0)
     wait_for(lambda: count(checkout, "slow") > 0)
     folder = run_folder(checkout)
     launcher = json.loads((folder / "launcher.json").read_text())["pid"]

@@ -31,8 +31,7 @@ def test_machines_share_the_images_of_a_model(checkout: Path, cluster: Cluster) 
     told = run.communicate(timeout=LONGEST_WAIT)
     assert run.returncode == 1 and "CANCELLED" in told[0], told
     assert set(states(checkout).values()) == {"failed"}
-    again = run_eval(checkout, *words, "--launcher", "slurm")
-    assert again.returncode == 0, again.stdout + again.stderr
+    run_eval(checkout, *words, "--launcher", "slurm", status=0)
     assert not shards.exists(), "who was last has gathered all records"
     items = [record["item"] for record in records(checkout, "slow")]
     assert len(set(items)) == 16 and len(items) <= 17

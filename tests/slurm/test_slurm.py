@@ -46,8 +46,7 @@ def on_gpus(checkout: Path) -> list[tuple[str, float, float]]:
 
 def test_a_matrix_is_scored_as_on_this_machine_and_no_gpu_has_two_jobs(checkout: Path) -> None:
     words = ["--model_names", ";".join(MODELS), "--ds_names", ";".join(BENCHMARKS), "--limit", "2"]
-    done = run_eval(checkout, *words, "--launcher", "slurm")
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_eval(checkout, *words, "--launcher", "slurm", status=0)
     there = results(checkout)
     assert len(there) == len(MODELS) * len(BENCHMARKS)
     jobs = on_gpus(checkout)
@@ -56,16 +55,14 @@ def test_a_matrix_is_scored_as_on_this_machine_and_no_gpu_has_two_jobs(checkout:
         assert gpu != other or ended <= later or end <= began
     (checkout / "config.local.sh").write_text("")
     (checkout / "output").rename(checkout / "slurms")
-    done = run_eval(checkout, *words)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_eval(checkout, *words, status=0)
     assert results(checkout) == there
 
 
 def test_what_sbatch_refuses_is_one_line(checkout: Path) -> None:
     (checkout / "config.local.sh").write_text("declare -gA SLURM_PARTITION_MAP=(['*']='nowhere')\n")
     words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "2"]
-    done = run_eval(checkout, *words, "--launcher", "slurm")
-    assert done.returncode == 1
+    done = run_eval(checkout, *words, "--launcher", "slurm", status=1)
     assert "Invalid partition name specified" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
 

@@ -14,6 +14,7 @@ from typing import Any
 from imageevalkit.common.images import sha256_file
 from tests.support.checkout import REPO, run_eval
 from tests.support.image_server import ImageServer
+from tests.support.jobs import commands_in
 
 REPEATS = '''
 import os
@@ -60,13 +61,14 @@ class ApiRuns:
         limit: int = 6,
         workers: int = 4,
         env: Mapping[str, str] | None = None,
+        status: int | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """One command; ``kwargs`` are those of the only model or, with ``;``, of each."""
         words = ["--model_names", ";".join(models), "--ds_names", ";".join(benchmarks), "--use_api", "true"]
         words += ["--eval", "false", "--num_workers", str(workers), "--limit", str(limit)]
         words += ["--custom_model_kwargses", kwargs] * bool(kwargs)
         given = {"API_KEY": self.key, "BASE_URL": self.server.base_url, **(env or {})}
-        return run_eval(self.checkout, *words, *more, **given)
+        return run_eval(self.checkout, *words, *more, status=status, **given)
 
     def all_records(self, model: str = "model-a", benchmark: str = "quicktext") -> list[dict[str, Any]]:
         """Every record of a cell, the oldest first; empty when it has none."""
@@ -107,14 +109,7 @@ class ApiRuns:
 
     def commands(self) -> list[tuple[int, list[bytes]]]:
         """The command lines of all living processes that work in this checkout."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                if (folder / "cwd").readlink() == self.checkout:
-                    found.append((int(folder.name), (folder / "cmdline").read_bytes().split(b"\0")))
-            except OSError:
-                continue  # it has ended
-        return found
+        return commands_in(self.checkout)
 
     def files_with(self, secret: str) -> list[Path]:
         """The logs and results in which ``secret`` can be read."""

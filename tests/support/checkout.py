@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -173,17 +174,45 @@ def environ(checkout: Path, **more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": paths, "PYTHON": sys.executable, **more}
 
 
-def run_eval(checkout: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """``bash eval.sh`` in ``checkout``."""
-    return subprocess.run(
+def run_eval(
+    checkout: Path, *words: str, status: int | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """``bash eval.sh`` in ``checkout``; see :func:`run_command`."""
+    return run_command(["bash", checkout / "eval.sh", *words], env=environ(checkout, **env), status=status)
+
+
+def start_eval(checkout: Path, *words: str, **env: str) -> subprocess.Popen[str]:
+    """Starts ``bash eval.sh`` in ``checkout``, in a session of its own; stdout has all that it prints."""
+    return subprocess.Popen(
         ["bash", str(checkout / "eval.sh"), *words],
         env=environ(checkout, **env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run_command(
+    command: Sequence[str | Path],
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    status: int | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command that reads nothing, to its end; with ``status``, it must end so."""
+    done = subprocess.run(
+        [*map(str, command)],
+        cwd=cwd,
+        env=env,
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
         stdin=subprocess.DEVNULL,
     )
+    assert status in (None, done.returncode), done.stdout + done.stderr
+    return done
 
 
 def _write(path: Path, text: str) -> None:

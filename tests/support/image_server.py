@@ -497,3 +497,15 @@ def random_faults(rates: list[tuple[float, str]], permanent: list[tuple[float, s
         return first if first and (attempt == 1 or first.startswith("refuse")) else "ok"
 
     return choose
+
+
+class PausingServer(ImageServer):
+    """Holds all requests for images beyond the first ``free`` until ``free`` is raised."""
+
+    free = 10**9
+
+    def enter(self, request: Received) -> str:
+        fault = super().enter(request)
+        while request.number > self.free:
+            time.sleep(0.01)
+        return fault

@@ -113,6 +113,24 @@ def launcher(plan: Plan, marker: str, **popen: object) -> Iterator[subprocess.Po
         process.wait()
 
 
+def commands_in(folder: Path) -> list[tuple[int, list[bytes]]]:
+    """Ids and command lines of all living processes that work in ``folder``."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if (process / "cwd").readlink() == folder:
+                found.append((int(process.name), (process / "cmdline").read_bytes().split(b"\0")))
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs: a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def marked(marker: str) -> list[int]:
     """Ids of live processes that have ``TEST_MARKER=marker`` in their environment."""
     found = []

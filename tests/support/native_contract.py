@@ -15,16 +15,27 @@ from typing import Any, NamedTuple
 
 from PIL import Image, ImageChops
 
+from benchmarks.quickshapes.judge import objects_in
 from custom_models.load_model import MODEL_SETTINGS, load_model
-from imageevalkit.generate.model import Generated, ImageModel, ModelUnusable
+from custom_models.model_settings.own import CHECKPOINTS as SHAPES
+from custom_models.model_utils.diffusers_models import DiffusersT2I
+from imageevalkit.generate.model import Generated, ImageModel, ModelUnusable, Refused
 from tests.support.attention import use_plain_attention
 from tests.support.tiny_checkpoints import diffusers_others as others
 from tests.support.tiny_checkpoints import flux, qwen_image, stable_diffusion, transformers_models
-from tests.support.tiny_checkpoints.parts import save_lora
 
 SIZE = (128, 64)
 PHOTO = Image.linear_gradient("L").resize(SIZE).convert("RGB")
 OTHER_PHOTO = Image.radial_gradient("L").resize(SIZE).convert("RGB")
+LORA = Path(__file__).with_name("shapes_tiny_lora") / "pytorch_lora_weights.safetensors"
+"""Trained by ``infer/training/shapes_tiny_lora.py``: all backgrounds are green."""
+STEPS: dict[str, Any] = {"num_inference_steps": 12, "guidance_scale": 4.0}
+DRAWN = {
+    "a red star": ["red star"],
+    "a blue ring": ["blue ring"],
+    "two orange squares": ["orange square"] * 2,
+}
+"""Prompts for shapes-tiny, and the objects that they ask for."""
 SHORT, LONG = "a red bus", "two black cats that dance on a table"
 
 
@@ -47,7 +58,7 @@ _SMALL = {"width": SIZE[0], "height": SIZE[1]}
 _KONTEXT = {"max_area": SIZE[0] * SIZE[1], "_auto_resize": False}
 
 # the pipelines' defaults are 50 and 100 steps
-_FEW_STEPS = {"num_inference_steps": 2}
+_FEW_STEPS: dict[str, Any] = {"num_inference_steps": 2}
 _QWEN_PLUS = Checkpoint(qwen_image.save_qwen_image_edit_plus, _SMALL, torchvision=True)
 _JANUS = Checkpoint(transformers_models.save_janus, size=(8, 8))
 
@@ -60,9 +71,6 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "black-forest-labs/FLUX.1-dev": Checkpoint(flux.save_flux),
     "black-forest-labs/FLUX.1-Kontext-dev": Checkpoint(flux.save_flux_kontext, _KONTEXT),
     "black-forest-labs/FLUX.2-klein-4B": Checkpoint(flux.save_flux2_klein, _LAYERS),
-    "stable-diffusion-v1-5/stable-diffusion-v1-5": Checkpoint(
-        stable_diffusion.save_stable_diffusion, _FEW_STEPS
-    ),
     "stabilityai/stable-diffusion-3.5-medium": Checkpoint(stable_diffusion.save_stable_diffusion_3),
     "PixArt-alpha/PixArt-Sigma-XL-2-1024-MS": Checkpoint(others.save_pixart_sigma),
     "Shitao/OmniGen-v1-diffusers": Checkpoint(others.save_omnigen, torchvision=True),
@@ -132,10 +140,7 @@ def _tried(task: str, name: str, folder: Path) -> dict[str, Any]:
 
     def image(text: str = SHORT, seed: int = 7, photo: Image.Image = PHOTO) -> Image.Image:
         shown = {"t2i": text, "edit": [photo, text], "subject": ["bus", photo, text]}[task]
-        result = model.generate(shown, seed)
-        assert isinstance(result, Generated)
-        assert isinstance(result.image, Image.Image)
-        return result.image
+        return image_of(model.generate(shown, seed))
 
     first = image()
     found = {
@@ -154,37 +159,44 @@ def _tried(task: str, name: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-def lora_findings(name: str, folder: Path) -> dict[str, Any]:
-    """Returns the change of the text-to-image model's image by LoRA weights, by their option and type.
+def lora_findings(folder: Path) -> dict[str, Any]:
+    """Returns the colours of backgrounds and the objects that shapes-tiny draws, by the way in which ``lora`` is set.
 
-    ``messages`` are about weights that fit no part of the model, and about a truncated file.
+    The adapter makes backgrounds green. ``messages`` are about weights that fit no part of the model, and about a
+    truncated file.
     """
-    bare = {dtype: tiny_model("t2i", name, folder, dtype=dtype) for dtype in ("float32", "bfloat16")}
-    kept, foreign = folder / f"{name}-lora", folder / f"{name}-foreign.safetensors"
-    kept.mkdir()
-    file = kept / "pytorch_lora_weights.safetensors"
-    pipeline = bare["float32"]._pipeline
-    save_lora(file, "transformer", pipeline.transformer)
-    save_lora(foreign, "decoder", pipeline.transformer)
+    from safetensors.torch import load_file, save_file
 
-    def moved(path: Path, dtype: str) -> int:
-        model = tiny_model("t2i", name, folder, lora=str(path), dtype=dtype)
-        return apart(*(each.generate(SHORT, 7).image for each in (bare[dtype], model)))
-
-    torn = folder / f"{name}-torn.safetensors"
-    torn.write_bytes(file.read_bytes()[:100])
-    messages = []
+    found: dict[str, Any] = {"messages": []}
+    for name, lora, dtype in (
+        ("none", None, "float32"),
+        ("file", LORA, "float32"),
+        ("folder", LORA.parent, "float32"),
+        ("half", LORA, "bfloat16"),
+    ):
+        settings: dict[str, Any] = {"lora": str(lora)} if lora else {}
+        model = DiffusersT2I(str(SHAPES / "late"), dtype=dtype, device="cpu", **STEPS, **settings)
+        images = [image_of(one) for one in model.generate_batch([*DRAWN], range(len(DRAWN)))]
+        found[name] = [
+            (image.getpixel((1, 1)), [f"{one.colour} {one.shape}" for one in objects_in(image)])
+            for image in images
+        ]
+    foreign, torn = folder / "lora-foreign.safetensors", folder / "lora-torn.safetensors"
+    save_file({key.replace("unet", "decoder"): value for key, value in load_file(LORA).items()}, foreign)
+    torn.write_bytes(LORA.read_bytes()[:100])
     for path in (foreign, torn):
         try:
-            tiny_model("t2i", name, folder, lora=str(path))
+            DiffusersT2I(str(SHAPES / "late"), lora=str(path), device="cpu")
         except ModelUnusable as error:
-            messages.append(str(error))
-    return {
-        "file": moved(file, "float32"),
-        "folder": moved(kept, "float32"),
-        "bfloat16": moved(file, "bfloat16"),
-        "messages": messages,
-    }
+            found["messages"].append(str(error))
+    return found
+
+
+def image_of(result: Generated | Refused) -> Image.Image:
+    """Returns the image of a result that has one."""
+    assert isinstance(result, Generated)
+    assert isinstance(result.image, Image.Image)
+    return result.image
 
 
 def apart(one: Image.Image, other: Image.Image) -> int:
@@ -209,7 +221,7 @@ def main(folder: Path, keys: list[str]) -> None:
     for key in keys:
         task, _, name = key.partition("/")
         print(json.dumps([key, findings(task, name, folder)]), flush=True)
-    print(json.dumps(["lora flux.1-dev", lora_findings("flux.1-dev", folder)]), flush=True)
+    print(json.dumps(["lora", lora_findings(folder)]), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from imageevalkit.store.cell import REPO
+from tests.support.checkout import run_command
 
 
 def copy_tree(target: Path) -> Path:
@@ -30,24 +31,18 @@ def lend_driver_environment(root: Path) -> None:
     python = environment / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    hash_of_list = subprocess.run(
-        ["sha256sum", root / "requirements" / "driver.txt"], capture_output=True, text=True, check=True
-    ).stdout.split()[0]
+    hash_of_list = run("sha256sum", root / "requirements" / "driver.txt", status=0).stdout.split()[0]
     (environment / ".imageevalkit-requirements").write_text(hash_of_list + "\n")
 
 
 def run(
-    *command: str | Path, cwd: Path | None = None, environ: Mapping[str, str] | None = None
+    *command: str | Path,
+    cwd: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    status: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command with ``environ`` over this process's environment."""
-    return subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=environment(environ or {}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    """Run a command with ``environ`` over this process's environment; see :func:`run_command`."""
+    return run_command(command, cwd, environment(environ or {}), status)
 
 
 def environment(changes: Mapping[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from custom_models.model_settings.own import CHECKPOINTS
 from imageevalkit import registry
 from imageevalkit.assets.checkpoints import files_of, holds_checkpoints, steps_in, tells_all, what_lacks
 from imageevalkit.common.errors import UserError
@@ -16,7 +17,6 @@ from imageevalkit.plan.models import missing_of_model, resolve_model
 from imageevalkit.plan.options import Options
 from imageevalkit.store.cell import by_name, checkpoint_of
 from tests.support.checkpoints import begin_checkpoint, end_checkpoint, weights
-from tests.support.tiny_checkpoints.stable_diffusion import save_stable_diffusion
 
 RUN = "reference-noise"
 
@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Path:
         "step_03000.tmp",
         ".checkpoint-9",
     ):
-        end_checkpoint(tmp_path / "run" / name, 7)
+        end_checkpoint(tmp_path / "run" / name)
     (tmp_path / "run/logs/version_0").mkdir(parents=True)
     (tmp_path / "run/trainer_state.json").write_text("{}")
     return tmp_path / "run"
@@ -67,8 +67,8 @@ def test_what_is_a_checkpoint_itself_stays_one_model(run: Path, tmp_path: Path) 
     (run / "model_index.json").write_text("{}")
     assert list(expanded(RUN, {"model_path": str(run)})) == [RUN]
     assert list(expanded(f"{RUN}@500", {"model_path": str(run)})) == [f"{RUN}@500"]
-    end_checkpoint(tmp_path / "parts/vae", 1)
-    end_checkpoint(tmp_path / "parts/llm-7", 1)
+    end_checkpoint(tmp_path / "parts/vae")
+    end_checkpoint(tmp_path / "parts/llm-7")
     assert list(expanded(RUN, {"model_path": str(tmp_path / "parts")})) == [RUN]
     assert list(expanded(RUN, {"model_path": "org/name"})) == [RUN]
 
@@ -77,16 +77,16 @@ def test_lora_checkpoints_are_folders_or_files(tmp_path: Path) -> None:
     for step in (500, 1000):
         folder = tmp_path / f"run/checkpoint-{step}"
         folder.mkdir(parents=True)
-        (folder / "pytorch_lora_weights.safetensors").write_bytes(weights(1))
+        (folder / "pytorch_lora_weights.safetensors").write_bytes(weights())
     found = expanded("qwen-image", {"lora": str(tmp_path / "run")})
     assert found["qwen-image@500"] == {"lora": str(tmp_path / "run/checkpoint-500")}
     files = tmp_path / "files"
     files.mkdir()
-    (files / "style-v2.safetensors").write_bytes(weights(1))
+    (files / "style-v2.safetensors").write_bytes(weights())
     assert list(expanded("qwen-image", {"lora": str(files)})) == ["qwen-image"], "one file is the LoRA itself"
     (files / "style-v2.safetensors").unlink()
     for step in (10, 9):
-        (files / f"style-{step:06d}.safetensors").write_bytes(weights(1))
+        (files / f"style-{step:06d}.safetensors").write_bytes(weights())
     found = expanded("qwen-image", {"lora": str(files)})
     assert list(found) == ["qwen-image@9", "qwen-image@10"]
     assert found["qwen-image@9"] == {"lora": str(files / "style-000009.safetensors")}
@@ -97,7 +97,7 @@ def test_sample_images_beside_checkpoints_are_no_checkpoints(tmp_path: Path) -> 
     for step in (8, 12, 16):
         (tmp_path / f"samples-{step}").mkdir()
         (tmp_path / f"samples-{step}/0.png").touch()
-    end_checkpoint(tmp_path / "checkpoint-8", 7)
+    end_checkpoint(tmp_path / "checkpoint-8")
     (tmp_path / "checkpoint-16").mkdir()
     assert steps_in(tmp_path) == {step: tmp_path / f"checkpoint-{step}" for step in (8, 16)}
     assert holds_checkpoints(tmp_path)
@@ -106,7 +106,7 @@ def test_sample_images_beside_checkpoints_are_no_checkpoints(tmp_path: Path) -> 
 def test_what_cannot_be_meant_is_one_line(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no checkpoint of step 7 in .*run \(there: 500, 1000\)"):
         expanded(f"{RUN}@7", {"model_path": str(run)})
-    end_checkpoint(run / "step_1000", 8)
+    end_checkpoint(run / "step_1000")
     with pytest.raises(UserError, match="checkpoint-1000 and step_1000 are both of step 1000"):
         expanded(RUN, {"model_path": str(run)})
     assert list(expanded(f"{RUN}@7", {}, infer=False)) == [f"{RUN}@7"], "its images may be there"
@@ -140,7 +140,7 @@ def test_a_checkpoint_that_is_half_there_blocks_its_cells(run: Path) -> None:
 
 
 def test_no_pipeline_is_taken_for_whole_before_its_last_file(tmp_path: Path) -> None:
-    save_stable_diffusion(tmp_path / "whole")
+    shutil.copytree(CHECKPOINTS / "late", tmp_path / "whole")
     # in the order of save_pretrained: its parts in any, what names them last
     files = sorted(files_of(tmp_path / "whole"), key=lambda name: (name == "model_index.json", name))
     assert not what_lacks(tmp_path / "whole")

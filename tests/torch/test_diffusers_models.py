@@ -1,4 +1,4 @@
-"""The generic diffusers classes and their options on real pipelines with tiny random weights."""
+"""The generic diffusers classes and their options: on shapes-tiny, and on pipelines with tiny random weights."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from custom_models.model_settings.own import CHECKPOINTS
 from custom_models.model_utils.diffusers_models import DiffusersEdit, DiffusersT2I, part_dtype
-from imageevalkit.generate.model import Generated, ItemFailed, ModelUnusable, Refused
-from tests.support.native_contract import apart
+from imageevalkit.generate.model import ItemFailed, ModelUnusable, Refused
+from tests.support.native_contract import apart, image_of
 from tests.support.tiny_checkpoints.diffusers_others import save_pixart_sigma
 from tests.support.tiny_checkpoints.flux import save_flux, save_flux2_klein
-from tests.support.tiny_checkpoints.stable_diffusion import save_instruct_pix2pix, save_stable_diffusion
+from tests.support.tiny_checkpoints.stable_diffusion import save_instruct_pix2pix, save_with_checker
 
 pytest.importorskip("diffusers")
 
+LATE = CHECKPOINTS / "late"
 FAST: dict[str, Any] = {"num_inference_steps": 2, "dtype": "float32", "device": "cpu"}
 # its text encoder has 3 layers; the pipeline's default asks for the 27th
 KLEIN: dict[str, Any] = {**FAST, "text_encoder_out_layers": [0, 1, 2], "max_sequence_length": 16}
@@ -29,9 +31,8 @@ KLEIN: dict[str, Any] = {**FAST, "text_encoder_out_layers": [0, 1, 2], "max_sequ
 @pytest.fixture(scope="module")
 def pipelines(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pipelines")
-    save_stable_diffusion(folder / "sd")
-    save_stable_diffusion(folder / "sd-prude", safety_checker_rejects=True)
-    save_stable_diffusion(folder / "sd-checked", safety_checker_rejects=False)
+    for name, rejects in (("prude", True), ("checked", False)):
+        save_with_checker(LATE, folder / name, rejects)
     save_instruct_pix2pix(folder / "pix2pix")
     save_flux2_klein(folder / "klein")
     save_flux(folder / "flux")
@@ -48,48 +49,21 @@ def usual_attention() -> Iterator[None]:
     _AttentionBackendRegistry.set_active_backend(AttentionBackendName.NATIVE)
 
 
-@pytest.fixture(scope="module")
-def sd(pipelines: Path) -> DiffusersT2I:
-    return DiffusersT2I(str(pipelines / "sd"), **FAST)
-
-
-def image_of(result: Generated | Refused) -> Image.Image:
-    assert isinstance(result, Generated)
-    assert isinstance(result.image, Image.Image)
-    return result.image
-
-
 def t2i(path: Path, prompt: str = "a red bus", **settings: Any) -> Image.Image:
     return image_of(DiffusersT2I(str(path), **{**FAST, **settings}).generate(prompt, 7))
 
 
-def test_seed_decides_the_image(sd: DiffusersT2I) -> None:
-    first = image_of(sd.generate("a red bus", 7))
-    assert first.size == (64, 64)
-    assert not apart(first, image_of(sd.generate("a red bus", 7)))
-    assert apart(first, image_of(sd.generate("a red bus", 8)))
-    assert apart(first, image_of(sd.generate("two cats", 7)))
+def test_size_is_honoured_and_recorded() -> None:
+    made = DiffusersT2I(str(LATE), width=48, height=32, **FAST).generate("a red bus", 7)
+    assert image_of(made).size == made.requested_size == (48, 32)
+    assert DiffusersT2I(str(LATE), **FAST).generate("a red bus", 7).requested_size is None
 
 
-def test_size_is_honoured_and_recorded(pipelines: Path, sd: DiffusersT2I) -> None:
-    model = DiffusersT2I(str(pipelines / "sd"), width=48, height=32, **FAST)
-    assert image_of(model.generate("a red bus", 7)).size == (48, 32)
-    assert model.generate("a red bus", 7).requested_size == (48, 32)
-    assert sd.generate("a red bus", 7).requested_size is None
-
-
-@pytest.mark.parametrize("settings", [{"negative_prompt": "blurry"}, {"dtype": "bfloat16"}], ids=str)
-def test_every_setting_reaches_the_pipeline(
-    pipelines: Path, sd: DiffusersT2I, settings: dict[str, Any]
-) -> None:
-    assert apart(t2i(pipelines / "sd", **settings), image_of(sd.generate("a red bus", 7)))
-
-
-def test_safety_checker_refuses_instead_of_a_black_image(pipelines: Path, sd: DiffusersT2I) -> None:
+def test_safety_checker_refuses_instead_of_a_black_image(pipelines: Path) -> None:
     with pytest.raises(Refused, match="safety checker"):
-        t2i(pipelines / "sd-prude")
-    assert not apart(t2i(pipelines / "sd-checked"), image_of(sd.generate("a red bus", 7)))
-    assert not apart(t2i(pipelines / "sd-prude", safety_checker=False), t2i(pipelines / "sd"))
+        t2i(pipelines / "prude")
+    assert not apart(t2i(pipelines / "checked"), t2i(LATE))
+    assert not apart(t2i(pipelines / "prude", safety_checker=False), t2i(LATE))
 
 
 PHOTO = Image.linear_gradient("L").resize((80, 64)).convert("RGBA")
@@ -137,16 +111,14 @@ def test_multi_image_pipeline_sees_every_image(pipelines: Path) -> None:
         ({"attention": "flash"}, "UNet2DConditionModel takes no attention backend but xformers"),
     ],
 )  # fmt: skip
-def test_bad_setting_is_one_line(pipelines: Path, settings: dict[str, Any], message: str) -> None:
+def test_bad_setting_is_one_line(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelUnusable) as error:
-        DiffusersT2I(str(pipelines / "sd"), **{**FAST, **settings})
+        DiffusersT2I(str(LATE), **{**FAST, **settings})
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_weights_that_are_not_to_be_had_are_one_line(
-    monkeypatch: pytest.MonkeyPatch, pipelines: Path, tmp_path: Path
-) -> None:
+def test_weights_that_are_not_to_be_had_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # what HF_HUB_OFFLINE=1 sets at import
@@ -164,44 +136,25 @@ def test_weights_that_are_not_to_be_had_are_one_line(
             DiffusersT2I(str(path))
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ModelUnusable, match=r"^package torch is missing .*requirements/model/diffusers.txt$"):
-        DiffusersT2I(str(pipelines / "sd"))
+        DiffusersT2I(str(LATE))
 
 
-def test_the_denoiser_of_a_trainers_checkpoint_takes_the_place_of_the_pipelines(
-    pipelines: Path, tmp_path: Path
-) -> None:
-    from diffusers import UNet2DConditionModel
-
-    shutil.copytree(pipelines / "sd/unet", tmp_path / "checkpoint-0/unet")
-    bare = t2i(pipelines / "sd")
-    assert t2i(pipelines / "sd", denoiser=str(tmp_path / "checkpoint-0")).tobytes() == bare.tobytes()
-    unet = UNet2DConditionModel.from_pretrained(pipelines / "sd/unet")
-    unet.conv_out.weight.data.neg_()
-    unet.save_pretrained(tmp_path / "checkpoint-500/unet")
-    (tmp_path / "checkpoint-500/optimizer.bin").write_bytes(b"momentum")
-    trained = t2i(pipelines / "sd", denoiser=str(tmp_path / "checkpoint-500"))
-    assert trained.tobytes() != bare.tobytes()
+def test_the_denoiser_of_a_trainers_checkpoint_takes_the_place_of_the_pipelines(tmp_path: Path) -> None:
+    bare = t2i(LATE)
+    assert t2i(LATE, denoiser=str(LATE)).tobytes() == bare.tobytes()
+    assert t2i(LATE, denoiser=str(CHECKPOINTS / "early")).tobytes() != bare.tobytes()
     with pytest.raises(
         ModelUnusable, match="is no absolute path of a folder with unet/ for StableDiffusionPipeline"
     ):
-        t2i(pipelines / "sd", denoiser=str(tmp_path))
+        t2i(LATE, denoiser=str(tmp_path))
+    shutil.copytree(LATE / "unet", tmp_path / "checkpoint-500/unet")
     (tmp_path / "checkpoint-500/unet/diffusion_pytorch_model.safetensors").write_bytes(b"half")
     with pytest.raises(ModelUnusable, match="checkpoint-500/unet does not load"):
-        t2i(pipelines / "sd", denoiser=str(tmp_path / "checkpoint-500"))
-
-
-def test_every_image_of_a_batch_has_its_own_prompt_and_seed(pipelines: Path) -> None:
-    model = DiffusersT2I(str(pipelines / "sd"), batch_size=3, negative_prompt="blurry", **FAST)
-    assert model.batch_size == 3
-    inputs, seeds = ["a red bus", "two cats", "a red bus"], [7, 8, 9]
-    images = [image_of(result) for result in model.generate_batch(inputs, seeds)]
-    for image, prompt, seed in zip(images, inputs, seeds, strict=True):
-        assert apart(image, image_of(model.generate(prompt, seed))) <= 2
-    assert apart(images[0], images[2]) > 2
+        t2i(LATE, denoiser=str(tmp_path / "checkpoint-500"))
 
 
 def test_refusals_of_a_batch_stand_in_their_places(pipelines: Path) -> None:
-    model = DiffusersT2I(str(pipelines / "sd-prude"), batch_size=2, **FAST)
+    model = DiffusersT2I(str(pipelines / "prude"), batch_size=2, **FAST)
     answers = model.generate_batch(["a red bus", "two cats"], [7, 7])
     assert len(answers) == 2
     assert all(isinstance(answer, Refused) for answer in answers)
@@ -243,7 +196,7 @@ def test_offload_takes_the_place_of_the_entrys_device_map(
 
 
 def test_errors_of_the_accelerator_are_no_reason_why_a_model_cannot_be_used(
-    pipelines: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import diffusers
 
@@ -254,7 +207,7 @@ def test_errors_of_the_accelerator_are_no_reason_why_a_model_cannot_be_used(
 
     monkeypatch.setattr(diffusers.DiffusionPipeline, "to", fail)
     with pytest.raises(RuntimeError, match=error):
-        DiffusersT2I(str(pipelines / "sd"), **FAST)
+        DiffusersT2I(str(LATE), **FAST)
 
 
 def test_a_part_has_its_own_type_or_that_of_all_others() -> None:
@@ -267,8 +220,8 @@ def test_a_part_has_its_own_type_or_that_of_all_others() -> None:
     assert part_dtype("float16", "qformer") == torch.float16
 
 
-def test_compile_is_asked_for_the_denoiser(pipelines: Path) -> None:
-    model = DiffusersT2I(str(pipelines / "sd"), compile=True, **FAST)
+def test_compile_is_asked_for_the_denoiser() -> None:
+    model = DiffusersT2I(str(LATE), compile=True, **FAST)
     denoiser = model._pipeline.unet
     # torch compiles at the first call, which takes longer than all other tests of this file
     assert any(module._compiled_call_impl is not None for module in denoiser.modules())

@@ -27,7 +27,7 @@ from imageevalkit.jobs.plan import COMPLETE
 from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
-from tests.support.function_judge import items
+from tests.support.function_judge import items, scores_of
 from tests.support.grid_images import noise, same
 from tests.support.mirror import KIT, official_source, shared_mirror
 
@@ -79,18 +79,9 @@ def item_of(prompt: str, repetition: int) -> Item:
 
 def scored(benchmark: DPGBench, said: Mapping[tuple[str, int], Sequence[str]]) -> Scores:
     """Returns scored images, by prompt and repetition, with such answers to all questions."""
-    found = []
-    for (name, repetition), words in said.items():
-        item = item_of(name, repetition)
-        asked = list(benchmark.questions(item, Picture(item.path, "ab" * 32), Answers({})))
-        answers = {}
-        for question, word in zip(asked, words, strict=True):
-            answer = Answer(question, json.dumps(word))
-            answers[question.name] = Answer(question, answer.text, value=benchmark.parse(question, answer))
-        replies = {one: answer.text or "" for one, answer in answers.items()}
-        score = benchmark.score(item, Answers(answers)).of_item(item.id)
-        found.append(ScoredItem(item, item.path, Answers(answers), replies, score))
-    return Scores(found)
+    made = [item_of(*key) for key in said]
+    left = {item.id: iter(words) for item, words in zip(made, said.values(), strict=True)}
+    return scores_of(benchmark, made, lambda asked: json.dumps(next(left[asked.item])))
 
 
 def words(text: str) -> list[str]:

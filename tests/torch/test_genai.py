@@ -22,18 +22,10 @@ from tests.support.mirror import KIT, official_source, use_official_data
 def scored(benchmark: GenAI, values: list[tuple[float, list[str]]]) -> Scores:
     found = []
     for n, (value, tags) in enumerate(values):
-        item = Item(
-            f"images/{n:09d}",
-            Cell("m", "genai").folder / f"images/{n:09d}.jpg",
-            42,
-            "a cup",
-            None,
-            {"id": f"{n:05d}", "tags": tags},
-        )
+        id, data = f"images/{n:09d}", {"id": f"{n:05d}", "tags": tags}
+        item = Item(id, Cell("m", "genai").folder / f"{id}.jpg", 42, "a cup", None, data)
         answers = Answers({"vqascore": Answer(measure("vqascore", "?"), str(value), value=value)})
-        found.append(
-            ScoredItem(item, item.path, answers, {}, benchmark.score(item, answers).of_item(item.id))
-        )
+        found.append(ScoredItem(item, item.path, answers, {}, benchmark.score(item, answers).of_item(id)))
     return Scores(found)
 
 

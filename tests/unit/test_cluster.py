@@ -126,9 +126,7 @@ class SimulatedSlurm(Slurm):
 
 
 @pytest.fixture
-def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
-    monkeypatch.setenv("IMAGEEVALKIT_LOG", str(tmp_path / "log"))
+def plan(tmp_path: Path) -> Plan:
     jobs = [
         Job("generate:m", "generate", ["g"], list(KEYS), [f"{tmp_path}/{key[-1]}.log" for key in KEYS]),
         *(

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.hpsv2.benchmark import HPSv2, HPSv2Settings
-from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
+from imageevalkit.benchmark.contract import Answers, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, measure
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
-from tests.support.function_judge import items
+from tests.support.function_judge import items, scores_of
 from tests.support.mirror import KIT, official_source, use_official_data
 
 
 def scored(benchmark: HPSv2, styles: dict[str, list[float]]) -> Scores:
-    found = []
+    made, said = list[Item](), dict[str, str]()
     for style, values in styles.items():
         for n, value in enumerate(values):
-            id = f"images/{style}/{n:05d}"
-            item = Item(
-                id, Cell("m", "hpsv2").folder / f"{id}.jpg", 42, "a cup", None, {"style": style, "index": n}
-            )
-            answer = Answer(measure("preference", "?"), "", value={"v2.1": value, "v2.0": value / 2})
-            answers = Answers({"preference": answer})
-            found.append(ScoredItem(item, item.path, answers, {}, benchmark.score(item, answers).of_item(id)))
-    return Scores(found)
+            id, data = f"images/{style}/{n:05d}", {"style": style, "index": n}
+            made.append(Item(id, Cell("m", "hpsv2").folder / f"{id}.jpg", 42, "a cup", None, data))
+            said[id] = json.dumps({"v2.1": value, "v2.0": value / 2})
+    return scores_of(benchmark, made, lambda asked: said[asked.item])
 
 
 def test_a_style_is_the_mean_of_means_of_80() -> None:

@@ -55,8 +55,8 @@ def test_quickstart_ignores_configured_names() -> None:
         arrays={"MODEL_NAMES": ["mine"], "DS_NAMES": ["theirs"], "CUSTOM_MODEL_KWARGSES": ["a=1"]}
     )
     got = resolve(parse(["--quickstart"]), config)
-    assert [*got.models] == ["reference-typeset", "reference-noise"]
-    assert got.benchmarks == ["quicktext"]
+    assert [*got.models] == ["shapes-tiny", "shapes-tiny-early"]
+    assert got.benchmarks == ["quickshapes"]
 
 
 @pytest.mark.parametrize(

@@ -168,10 +168,7 @@ def test_a_prompt_that_begins_like_a_refusal_is_one(reply: str, prompt: str) -> 
     assert not Reply(reply, "ok").why_not(dtm.Dtm())
 
 
-def test_dtm_takes_the_map_of_a_trial_for_trials_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path))
+def test_dtm_takes_the_map_of_a_trial_for_trials_only() -> None:
     raw = Cell("some-model", "puzzles")
     relations(raw.relations)
     assert "an evaluator that" in dtm.Dtm().basis(raw)
@@ -199,10 +196,9 @@ def test_dtm_takes_the_map_of_a_trial_for_trials_only(
     ],
 )
 def test_dtm_asks_for_the_relation_of_the_pair(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: str, instruction: str, task: str, named: str
+    monkeypatch: pytest.MonkeyPatch, pair: str, instruction: str, task: str, named: str
 ) -> None:
     """With texts that stand in for the official ones."""
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path))
     raw = Cell("some-model", "puzzles")
     relations(raw.folder / "relations")
     kinds = (
@@ -239,8 +235,7 @@ def test_dtm_asks_for_the_relation_of_the_pair(
     assert user.parts == (f"a {{braced}} prompt|1. {first} in {named}\n2. {second} in {named}|{instruction}",)
 
 
-def test_dtm_tells_of_a_damaged_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path))
+def test_dtm_tells_of_a_damaged_map() -> None:
     raw = Cell("some-model", "puzzles")
     relations(raw.folder / "relations", {"IQ-R_TA-C": 7})
     with pytest.raises(CellFailure, match=r"result\.json holds no relationship_codes"):
@@ -248,7 +243,6 @@ def test_dtm_tells_of_a_damaged_map(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_dtm_needs_the_relations_of_the_raw_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path))
     told = "evaluate the raw prompts first (bash eval.sh --model_names some-model --ds_names puzzles)"
     with pytest.raises(CellFailure, match=re.escape(told)):
         dtm.Dtm().check(Cell("some-model", "puzzles"), None)

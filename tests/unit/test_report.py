@@ -21,7 +21,7 @@ from imageevalkit.report.cell_parts import _Previews
 from imageevalkit.report.collect import collect
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.results import Evaluator, Metric, Result
-from tests.support.cells import QWEN, Made, image_of, paint, write_cell, write_scored
+from tests.support.cells import HUNDRED, QWEN, Made, changed, image_of, paint, write_cell, write_scored
 from tests.support.generation import FakeDataset, FakeModel, generate
 from tests.support.site import Site, reported
 
@@ -32,11 +32,6 @@ THREE = [
     Made("images/p/0001_2", "a red cat", value=0.75, keys={"language": "en"}, seed=44),
     Made("images/p/0002_1", "一只猫", value=1.0, keys={"language": "zh"}),
 ]
-
-
-@pytest.fixture
-def output() -> Path:
-    return output_root()
 
 
 def score(value: float, n: int = 3, half: float = 0.01) -> dict[str, Metric]:
@@ -364,6 +359,18 @@ def test_noise_and_drift_of_the_judge_stand_beside_each_score(capsys: pytest.Cap
     assert told["b", "sure"]["accuracy"]["drift"] == drift
     assert "drift" not in told["b", "noisy"]["accuracy"]
     assert "0.6400!" in (output_root() / "leaderboard.tex").read_text().replace("}", "")
+
+
+def test_two_models_of_a_column_are_compared_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for benchmark, up in (("clear", 12), ("close", 2), ("three", 12)):
+        write_scored(Cell("a", benchmark), HUNDRED)
+        write_scored(Cell("b", benchmark), changed(HUNDRED, up=up))
+    write_scored(Cell("c", "three"), HUNDRED)
+    assert main([]) == ExitStatus.COMPLETE
+    assert [line for line in capsys.readouterr().out.splitlines() if " better than " in line] == [
+        "clear/accuracy@ppocr-v4: b is better than a by 0.1200 (95 % interval 0.0700 to 0.1981)",
+        "close/accuracy@ppocr-v4: b is not significantly better than a by 0.0200 (95 % interval -0.0177 to 0.0700)",
+    ]
 
 
 def write_two_models() -> None:

@@ -32,8 +32,7 @@ SETTINGS = {"task": "t2i", "class": "m:M", "model_path": "m"}
 
 
 @pytest.fixture
-def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path))
+def cell() -> Cell:
     return Cell("m", "b")
 
 

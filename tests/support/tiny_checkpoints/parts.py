@@ -148,14 +148,3 @@ def save(folder: Path, pipeline_class: str, **parts: Any) -> None:
 
     logging.disable_progress_bar()
     getattr(diffusers, pipeline_class)(**parts).save_pretrained(folder)
-
-
-def save_lora(file: Path, prefix: str, denoiser: Any) -> None:
-    """Save LoRA weights for one layer of ``denoiser``, which are those of the pipeline's part ``prefix``."""
-    import torch
-    from safetensors.torch import save_file
-
-    torch.manual_seed(0)
-    name, layer = next(named for named in denoiser.named_modules() if named[0].endswith("to_q"))
-    shapes = {"lora_A": (4, layer.in_features), "lora_B": (layer.out_features, 4)}
-    save_file({f"{prefix}.{name}.{half}.weight": torch.randn(size) for half, size in shapes.items()}, file)

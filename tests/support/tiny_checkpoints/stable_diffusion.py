@@ -19,25 +19,40 @@ from tests.support.tiny_checkpoints.parts import (
 )
 
 
-def save_stable_diffusion(folder: Path, *, safety_checker_rejects: bool | None = None) -> None:
-    """A StableDiffusionPipeline for 64 × 64 pixels.
-
-    With ``safety_checker_rejects`` it has a safety checker that rejects every image (True) or none (False).
-    """
+def save_with_checker(pipeline: Path, folder: Path, rejects: bool) -> None:
+    """Saves a StableDiffusionPipeline with a safety checker that rejects every image or none."""
     from diffusers import StableDiffusionPipeline
 
-    checker, extractor = (None, None) if safety_checker_rejects is None else _checker(safety_checker_rejects)
-    StableDiffusionPipeline(
-        **_stable_diffusion_parts(unet_in_channels=4), safety_checker=checker, feature_extractor=extractor
+    checker, extractor = _checker(rejects)
+    StableDiffusionPipeline.from_pretrained(
+        pipeline, safety_checker=checker, feature_extractor=extractor
     ).save_pretrained(folder)
 
 
 def save_instruct_pix2pix(folder: Path, vae_blocks: int = 2) -> None:
     """A StableDiffusionInstructPix2PixPipeline: takes exactly one image."""
-    from diffusers import StableDiffusionInstructPix2PixPipeline
+    import torch
+    from diffusers import DDIMScheduler, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
 
+    torch.manual_seed(0)
+    tokenizer = clip_tokenizer()
+    unet = UNet2DConditionModel(
+        sample_size=32,
+        in_channels=8,
+        block_out_channels=(8, 16),
+        norm_num_groups=4,
+        layers_per_block=1,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+        cross_attention_dim=TEXT_WIDTH,
+        attention_head_dim=4,
+    )
     StableDiffusionInstructPix2PixPipeline(
-        **(_stable_diffusion_parts(unet_in_channels=8) | {"vae": vae(vae_blocks)}),
+        unet=unet,
+        vae=vae(vae_blocks),
+        text_encoder=clip_text(tokenizer),
+        tokenizer=tokenizer,
+        scheduler=DDIMScheduler(clip_sample=False, set_alpha_to_one=False, steps_offset=1),
         safety_checker=None,
         feature_extractor=None,
     ).save_pretrained(folder)
@@ -78,32 +93,6 @@ def stable_diffusion_3_parts(sizes: Sizes = MappingProxyType({})) -> dict[str, A
         "tokenizer_2": clip_tokenizer(),
         "text_encoder_3": t5(bytes_, **{"width": 2 * TEXT_WIDTH, **sizes.get("text_encoder_3", {})}),
         "tokenizer_3": bytes_,
-    }
-
-
-def _stable_diffusion_parts(unet_in_channels: int) -> dict[str, Any]:
-    import torch
-    from diffusers import DDIMScheduler, UNet2DConditionModel
-
-    torch.manual_seed(0)
-    tokenizer = clip_tokenizer()
-    unet = UNet2DConditionModel(
-        sample_size=32,
-        in_channels=unet_in_channels,
-        block_out_channels=(8, 16),
-        norm_num_groups=4,
-        layers_per_block=1,
-        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
-        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
-        cross_attention_dim=TEXT_WIDTH,
-        attention_head_dim=4,
-    )
-    return {
-        "unet": unet,
-        "vae": vae(),
-        "text_encoder": clip_text(tokenizer),
-        "tokenizer": tokenizer,
-        "scheduler": DDIMScheduler(clip_sample=False, set_alpha_to_one=False, steps_offset=1),
     }
 
 
