@@ -33,7 +33,7 @@ _APART, _TINY_APART = 0.2, 1e-3
 _OF_PLAIN_ROUNDING = at_most(1.5)
 """Both ways round in bfloat16, each in its own way: neither is the right one."""
 _EXACT_TURNS = 2
-_LONGEST_EXACT = 30.0
+_LONGEST_EXACT = 50.0
 """Seconds with which the float32 of these turns is started."""
 
 

@@ -34,7 +34,7 @@ PARTS: dict[str, PartSetting] = {
     "devices": PartSetting("devices", 120),
     "faults": PartSetting("faults", 120),
     "precision": PartSetting("precision", 120),
-    "judge": PartSetting("judge", 120),
+    "judge": PartSetting("judge", 160),
     "metrics": PartSetting("metrics", 160),
     "flux.1-dev": PartSetting("pipelines", 100),
     "sd3.5-medium": PartSetting("pipelines", 110),
