@@ -345,8 +345,8 @@ install() {
   lenient=$(sed -n 's/[[:space:]]*#[[:space:]]*ignore-requires-python.*//p' <<<"$lines")
   [[ -z $lenient ]] || pip --no-deps --ignore-requires-python "$lenient"
   pip -r "$list"
-  # pip would compile one file after another; a file of another Python version does not compile
-  logged "$path/bin/python" -m compileall -q -j 0 "$path/lib" || true
+  # pip would compile one file after another. A package's file for another version of Python does not compile
+  logged "$path/bin/python" -m compileall -q -j "$(nproc 2>/dev/null || echo 1)" "$path"/lib/python*/site-packages || true
 }
 
 # An installation is of no use if its main package does not import: a library of the system is missing, glibc is too

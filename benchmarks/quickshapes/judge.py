@@ -1,7 +1,7 @@
-"""Finds shapes, colours and places in an image of quickshapes, and compares them with a request.
+"""Finds the shapes, colours and centres of the objects in an image of quickshapes, without learning.
 
-No learning: pixels that differ from the background form objects; the nearest palette colour is an object's colour; the
-shape whose template covers an object best is its shape.
+Connected pixels that differ from the background form an object. Its colour is the paint whose mixtures with the
+background contain its pixels. Its shape is that of the template with the largest overlap.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ def objects_in(image: Image.Image) -> list[Found]:
     """Returns the objects of an image, from left to right."""
     small = image.convert("RGB").resize((_SIDE, _SIDE), Image.Resampling.BOX)
     pixels = np.asarray(small, np.float32)
-    border = np.concatenate(
-        [pixels[:2].reshape(-1, 3), pixels[-2:].reshape(-1, 3), pixels[:, :2].reshape(-1, 3)]
-    )
-    background = np.median(border, axis=0)
+    border: np.ndarray = np.ones((_SIDE, _SIDE), bool)
+    border[2:-2, 2:-2] = False
+    background = np.median(pixels[border], axis=0)
     # the median of 3 × 3 pixels removes noise, and keeps edges
     smooth = np.stack([ndimage.median_filter(pixels[..., c], 3, mode="nearest") for c in range(3)], -1)
     mask = np.abs(smooth - background).max(-1) > _CONTRAST

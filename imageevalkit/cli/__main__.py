@@ -125,7 +125,7 @@ def main() -> ExitStatus:
     print_report(plan)
     if summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
         return summary.status
-    if options.quickstart:
+    if options.quickstart and summary.status == ExitStatus.COMPLETE:
         show_gallery(options.benchmarks[0])
     reasons = {one.cell: one.message or one.state for one in summary.cells if one.state not in USABLE}
     failed = {key: reasons.get(key, "") for key in plan.cells}

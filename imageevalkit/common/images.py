@@ -45,7 +45,7 @@ _MAGIC = 16
 MOST_PIXELS = 1024**3 // 4 // 3
 _LARGE = 4096**2
 THUMBNAIL_SIDE = 192  # longest side in pixels: sharp at 96 px on a high-density screen, about 4 KB as WebP
-_ENLARGED = 128  # pixels: the longest side of an image whose copies are lossless
+_LOSSLESS_SIDE = 128  # pixels: copies up to this side are lossless, because viewers enlarge them
 _THUMBNAIL_QUALITY = 62
 # WebP encoder effort 0-6: 1 takes a third of the time of the default 4 for about 10 % more bytes.
 _EFFORT = 1
@@ -192,7 +192,7 @@ def decode(data: bytes, formats: Sequence[str] = FORMATS) -> Image.Image:
 def reduced(source: bytes | Image.Image, side: int, quality: int, formats: Sequence[str] = FORMATS) -> bytes:
     """Returns a WebP of the whole image, transparency kept, with no side longer than ``side`` pixels.
 
-    ``quality`` is Pillow's scale 1-95. Raises CorruptImage.
+    ``quality`` is Pillow's scale 1-95; a copy of at most 128 pixels a side is lossless. Raises CorruptImage.
     """
     image = _decode_small(source, side, formats) if isinstance(source, bytes) else source
     return _webp(_small(image, side), quality)
@@ -240,8 +240,7 @@ def _small(image: Image.Image, side: int) -> Image.Image:
 
 def _webp(image: Image.Image, quality: int) -> bytes:
     buffer = io.BytesIO()
-    # viewers enlarge a small image, and show the traces of compression
-    image.save(buffer, "WEBP", quality=quality, method=_EFFORT, lossless=max(image.size) <= _ENLARGED)
+    image.save(buffer, "WEBP", quality=quality, method=_EFFORT, lossless=max(image.size) <= _LOSSLESS_SIDE)
     return buffer.getvalue()
 
 

@@ -520,18 +520,20 @@ def _difference(label: str, figures: Sequence[Figure]) -> list[str]:
     if len(scored) != 2 or len(figures) != 2:
         return []
     best, other = (
-        Measured(one.result.model, one.metric, one.noise)
+        Measured(_row_of(one.result), one.metric, one.noise)
         for one in sorted(scored, key=lambda one: -(one.value or 0.0))
         if one.metric
     )
     found = compare(best, other)
-    if found.interval is None:
+    if found.interval is None or found.p is None:
         return []
     by, low, high = (format_value(one, best.metric.scale) for one in (found.difference, *found.interval))
-    significantly = "" if found.is_significant else " not significantly"
-    return [
-        f"{label}: {best.name} is{significantly} better than {other.name} by {by} (95 % interval {low} to {high})"
-    ]
+    names = (
+        f"{best.name} is better than {other.name} by {by}"
+        if found.is_significant
+        else f"{best.name} and {other.name} do not differ significantly: difference {by}"
+    )
+    return [f"{label}: {names} (95 % interval {low} to {high})"]
 
 
 def _few(noted: Sequence[tuple[str, str]]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
+import subprocess
 import sys
 import time
-import webbrowser
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -346,9 +347,11 @@ def show_gallery(benchmark: str) -> None:
         return
     address = f"{page.as_uri()}#/gallery/{benchmark}"
     say(f"gallery: {address}")
+    opener = shutil.which("open" if sys.platform == "darwin" else "xdg-open")
     has_desktop = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if has_desktop and sys.stdout.isatty():
-        webbrowser.open(address)
+    if opener and has_desktop and sys.stdout.isatty() and "SSH_CONNECTION" not in os.environ:
+        with Path(os.devnull).open("wb") as null:
+            subprocess.Popen([opener, address], stdout=null, stderr=null, start_new_session=True)
 
 
 def print_table(summary: RunSummary, stream: TextIO) -> None:

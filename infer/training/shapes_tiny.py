@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -34,11 +34,14 @@ from transformers import CLIPTextConfig, CLIPTextModel, PreTrainedTokenizerFast
 from benchmarks.quickshapes import prompts, scenes
 from benchmarks.quickshapes.judge import objects_in
 from imageevalkit.common.errors import say
+from imageevalkit.common.machine import available_cores
 
 HERE = Path(__file__).resolve().parent
 PROMPTS = HERE.parents[1] / "benchmarks" / "quickshapes" / "prompts.jsonl"
 _SPECIAL = ("<pad>", "<start>", "<end>", "<unknown>")
-_LOG_STEPS, _SAVE_SECONDS, _PART = 100, 300, 1024
+_LOG_STEPS = 100
+_SAVE_SECONDS = 300
+_PART = 1024  # scenes that a process draws at once
 
 
 def main() -> None:
@@ -52,7 +55,7 @@ def main() -> None:
     configuration = json.loads(given.configuration.read_text(encoding="utf-8"))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     log = Log(given.folder / "log.jsonl")
-    if not (given.folder / "vae" / "config.json").is_file():
+    if not (given.folder / "vae").is_dir():
         train_autoencoder(configuration, given.folder, device, log)
     Training(configuration, given.folder, device, log).run()
 
@@ -72,7 +75,7 @@ class Log:
 
 
 class Pace:
-    """Images per second and the time left, since the last question."""
+    """Returns images per second since the previous call, and the minutes left."""
 
     def __init__(self, step: int) -> None:
         self.step, self._time = step, time.time()
@@ -87,13 +90,16 @@ class Pace:
 
 
 def generator_of(device: torch.device, *numbers: int) -> torch.Generator:
-    """Returns a generator that depends on the numbers only, so that a continued training draws the same."""
+    """Returns a generator that depends on the numbers only, so that a continued training draws the same.
+
+    Another type of device draws other numbers.
+    """
     state = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
     return torch.Generator(device).manual_seed(int(state[0] >> 1))
 
 
 def requests(seed: str, count: int, mixture: Mapping[str, float]) -> Iterator[tuple[prompts.Request, Random]]:
-    """Yields random requests, none of which the benchmark makes."""
+    """Yields random requests, none of which means the same as a request of the benchmark."""
     lines = PROMPTS.read_text(encoding="utf-8").splitlines()
     held_out = {prompts.request_of(json.loads(line)).key() for line in lines}
     random = Random(seed)
@@ -114,8 +120,8 @@ def drawn(
     """Yields parts of ``count`` scenes and their prompts, drawn by all cores: pixels of (N, 96, 96, 3), uint8."""
     seeds = [f"{name} {number}" for number in range(-(-count // _PART))]
     part = partial(_drawn_part, min(count, _PART), mixture, backgrounds)
-    cores = os.cpu_count() or 1
-    # a process that is started anew would import torch
+    cores = available_cores()
+    # Not "spawn": each process would import torch. These processes use neither torch nor a GPU.
     with multiprocessing.get_context("fork").Pool(cores) as pool:
         for at in range(0, len(seeds), cores):
             yield from pool.map(part, seeds[at : at + cores], chunksize=1)
@@ -213,9 +219,17 @@ def train_autoencoder(configuration: Mapping[str, Any], folder: Path, device: to
             errors_seen = []
             _save({"step": step, "vae": vae.state_dict(), "optimizer": optimizer.state_dict()}, state)
     with torch.no_grad():
-        spread = vae.encoder(as_input(images[:512])).std().item()
+        spread = torch.cat([vae.encoder(as_input(part)) for part in images[:512].split(64)]).std().item()
     vae.register_to_config(scaling_factor=1 / spread)
-    vae.save_pretrained(folder / "vae")
+    _save_model(vae, folder / "vae")
+
+
+def _save_model(model: Any, folder: Path) -> None:
+    """Writes a model or pipeline of diffusers. The folder appears when it is complete."""
+    part = folder.with_name(f"{folder.name}.part")
+    model.save_pretrained(part)
+    shutil.rmtree(folder, ignore_errors=True)
+    part.rename(folder)
 
 
 def _save(parts: Mapping[str, Any], file: Path) -> None:
@@ -248,7 +262,9 @@ class Denoiser(torch.nn.Module):
         self.text_encoder, self.unet = text_encoder, unet
 
     def forward(self, noisy: torch.Tensor, sigma: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Returns the velocity from latents to noise.
+        """Returns the velocity, noise − latents, of ``noisy`` = (1 − σ) · latents + σ · noise.
+
+        The method is flow matching (Lipman et al. 2023, arXiv 2210.02747).
 
         Args:
             noisy: latents, (N, 8, 12, 12).
@@ -320,7 +336,11 @@ class Training:
                     left = (time.time() - began) / len(texts) * (count - len(texts)) / 60
                     self._log(stage="scenes", scenes=len(texts), **{"minutes left": round(left, 1)})
             np.save(files[0], np.concatenate(latents))
-            np.save(files[1], self._tokens_of(texts).numpy())
+            latents.clear()
+            # the last file, and complete when it appears: it says that both are there
+            part = self._folder / "tokens.part.npy"
+            np.save(part, self._tokens_of(texts).numpy())
+            part.replace(files[1])
         latents, tokens = (torch.from_numpy(np.load(file)).to(self._device) for file in files)
         return latents, tokens
 
@@ -341,12 +361,13 @@ class Training:
                 self._log(stage="diffusion", step=self.step, loss=loss, **pace(self.step, steps, batch))
                 losses = []
             is_last = self.step == steps
+            if self.step in self._configuration["checkpoints"] or is_last:
+                _save_model(self.pipeline().to(torch.float16), self._folder / f"step-{self.step}")
+                self._log(stage="score", step=self.step, **self.scores())
+            # last: a training that goes on from this state does not come to the checkpoint again
             if time.time() - saved > _SAVE_SECONDS or is_last:
                 self.save()
                 saved = time.time()
-            if self.step in self._configuration["checkpoints"] or is_last:
-                self.pipeline().to(torch.float16).save_pretrained(self._folder / f"step-{self.step}")
-                self._log(stage="score", step=self.step, **self.scores())
 
     def one_step(self) -> torch.Tensor:
         """Trains with the next batch, and returns its loss."""
@@ -374,14 +395,14 @@ class Training:
         chosen = torch.randint(len(self._latents), (settings["batch"],), **random)
         latents = self._latents[chosen].float()
         noise = torch.randn(latents.shape, **random)
-        # times near the middle are the hardest and come more often
+        # times near the middle are the hardest and come more often (Esser et al. 2024, arXiv 2403.03206)
         sigma = torch.randn(len(latents), **random).sigmoid()
         empty = torch.rand(len(latents), **random) < settings["no_prompt"]
         tokens = torch.where(empty[:, None], self._empty, self._tokens[chosen])
         return torch.lerp(latents, noise, sigma[:, None, None, None]), sigma, tokens, noise - latents
 
     def save(self) -> None:
-        """Writes all that a later process needs to go on as if nothing had happened."""
+        """Writes weights, average, optimizer and step, from which a later process goes on."""
         parts = {
             "step": self.step,
             "parameters": [p.detach() for p in self.parameters],

@@ -17,6 +17,7 @@ from peft import LoraConfig
 from peft.utils import get_peft_model_state_dict
 
 from benchmarks.quickshapes import scenes
+from benchmarks.quickshapes.prompts import CATEGORIES
 from imageevalkit.common.errors import say
 
 from .shapes_tiny import as_input, drawn
@@ -59,12 +60,11 @@ def main() -> None:
 @torch.no_grad()
 def _data(pipeline: StableDiffusionPipeline) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns latents of scenes on a green background, and the states of the text encoder for their prompts."""
-    categories = dict.fromkeys(("one object", "two objects", "counting", "colours", "position", "words"), 1.0)
+    categories = dict.fromkeys(CATEGORIES, 1.0)
     latents, context = list[torch.Tensor](), list[torch.Tensor]()
     for pixels, texts in drawn(f"{_SEED} adapter", _SCENES, categories, [_GREEN]):
-        latents.append(
-            pipeline.vae.encoder(as_input(torch.from_numpy(pixels))) * pipeline.vae.config.scaling_factor
-        )
+        for some in torch.from_numpy(pixels).split(64):
+            latents.append(pipeline.vae.encoder(as_input(some)) * pipeline.vae.config.scaling_factor)
         tokens = pipeline.tokenizer(texts, return_tensors="pt", padding="max_length", truncation=True)
         context.append(pipeline.text_encoder(tokens.input_ids).last_hidden_state)
     return torch.cat(latents), torch.cat(context)

@@ -58,7 +58,7 @@ def test_a_training_goes_on_as_if_nothing_had_happened(small: dict[str, Any], tm
 
 
 def test_both_routes_draw_the_same_noise() -> None:
-    for seed in (0, 42, 137, 2**31):
+    for seed in (0, 42, 2**31, 2**32 + 42):
         drawn = torch.randn((8, 12, 12), generator=torch.Generator().manual_seed(seed)).numpy()
         assert noise(seed, (8, 12, 12)) == pytest.approx(drawn, abs=1e-5)
 

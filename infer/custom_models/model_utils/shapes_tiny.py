@@ -34,8 +34,8 @@ class ShapesTiny(ImageModel):
 
     Args:
         model_path: the folder of a checkpoint.
-        num_inference_steps: steps of the solver, at most 14.
-        guidance_scale: weight of the prompt.
+        num_inference_steps: steps of the solver, at least 1.
+        guidance_scale: weight of the prompt, at least 1 (1: no guidance).
         batch_size: images that are made together.
     """
 
@@ -49,6 +49,8 @@ class ShapesTiny(ImageModel):
         guidance_scale: float = 4.0,
         batch_size: int = 8,
     ) -> None:
+        if num_inference_steps < 1 or guidance_scale < 1:
+            raise ModelUnusable("shapes-tiny: num_inference_steps and guidance_scale are at least 1")
         folder = Path(model_path)
         self.model_name, self.batch_size = folder.name, batch_size
         self._guidance, self._steps = guidance_scale, num_inference_steps
@@ -58,8 +60,10 @@ class ShapesTiny(ImageModel):
             vae = json.loads((folder / "vae" / "config.json").read_text(encoding="utf-8"))
             text = json.loads((folder / "text_encoder" / "config.json").read_text(encoding="utf-8"))
             self._sessions = {part: _session(part, folder / part / file) for part, file in _FILES.items()}
-        except (OSError, ValueError, KeyError) as error:
-            raise ModelUnusable(f"{model_path} is no folder of shapes-tiny: {error}") from None
+        except Exception as error:  # onnxruntime raises types of its own
+            raise ModelUnusable(
+                f"{model_path} is no folder of shapes-tiny, or its weights do not fit the graphs in {GRAPHS}: {error}"
+            ) from None
         self._vocabulary: dict[str, int] = tokenizer["model"]["vocab"]
         self._scale = vae["scaling_factor"]
         self._length = text["max_position_embeddings"]
@@ -70,7 +74,10 @@ class ShapesTiny(ImageModel):
         return self.generate_batch([prompt], [seed])[0]
 
     def generate_batch(self, prompts: Sequence[str], seeds: Sequence[int]) -> list[Image.Image]:
-        """Returns an image for each prompt with its seed: DPM-Solver++ of order 2 with guidance."""
+        """Returns an image for each prompt with its seed.
+
+        The solver is DPM-Solver++(2M), midpoint, with λ = log((1 − σ) / σ) (Lu et al. 2022, arXiv 2211.01095).
+        """
         # the unguided half is the empty prompt
         tokens = np.array([self._tokens("")] * len(prompts) + [self._tokens(prompt) for prompt in prompts])
         context = self._run("text_encoder", tokens=tokens)
@@ -138,9 +145,10 @@ def tensors(file: Path) -> dict[str, np.ndarray]:
 def noise(seed: int, shape: tuple[int, ...]) -> np.ndarray:
     """Returns the normal noise that torch draws on the CPU for a seed, so that both routes make the same image.
 
+    The number of values is a multiple of 16. Of the seed, torch uses the lower 32 bits.
     torch takes uniform numbers of 24 bits from the Mersenne Twister, and applies the Box-Muller transform to each 16.
     """
-    bits = np.random.RandomState(seed).randint(0, 2**32, np.prod(shape), dtype=np.uint32)
+    bits = np.random.RandomState(seed & 0xFFFFFFFF).randint(0, 2**32, np.prod(shape), dtype=np.uint32)
     uniform = ((bits & 0xFFFFFF) / np.float32(2**24)).astype(np.float32).reshape(-1, 2, 8)
     radius = np.sqrt(-2 * np.log(1 - uniform[:, 0]))
     angle = np.float32(2 * np.pi) * uniform[:, 1]
