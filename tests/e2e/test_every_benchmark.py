@@ -42,7 +42,7 @@ LIMIT = 12
 ALL = sorted(registry.benchmark_tasks())
 NETWORKS = ("geneval", "hpsv2")
 # GenAI-Bench and DPG-Bench in place of a network
-ASKED = [name for name in ALL if name not in (*NETWORKS, "quicktext")]
+ASKED = [name for name in ALL if name not in (*NETWORKS, "quickshapes", "quicktext")]
 # what a benchmark needs beside the tests
 needs_open_clip = pytest.mark.skipif(
     not (PACKAGES / "open_clip").is_dir(),
