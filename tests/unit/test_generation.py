@@ -382,6 +382,7 @@ def test_a_failed_item_keeps_no_image_of_other_settings() -> None:
 
 
 ON_RECORD = {
+    "shapes_tiny": "ShapesTiny",
     "bagel": "BagelEdit BagelT2I",
     "blip_diffusion": "BlipDiffusion",
     "diffusers_edit": "DiffusersEdit",

@@ -367,9 +367,11 @@ def test_two_models_of_a_column_are_compared_in_a_line(capsys: pytest.CaptureFix
         write_scored(Cell("b", benchmark), changed(HUNDRED, up=up))
     write_scored(Cell("c", "three"), HUNDRED)
     assert main([]) == ExitStatus.COMPLETE
-    assert [line for line in capsys.readouterr().out.splitlines() if " better than " in line] == [
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "(95 % interval " in line] == [
         "clear/accuracy@ppocr-v4: b is better than a by 0.1200 (95 % interval 0.0700 to 0.1981)",
-        "close/accuracy@ppocr-v4: b is not significantly better than a by 0.0200 (95 % interval -0.0177 to 0.0700)",
+        "close/accuracy@ppocr-v4: b and a do not differ significantly: "
+        "difference 0.0200 (95 % interval -0.0177 to 0.0700)",
     ]
 
 
