@@ -345,7 +345,8 @@ install() {
   lenient=$(sed -n 's/[[:space:]]*#[[:space:]]*ignore-requires-python.*//p' <<<"$lines")
   [[ -z $lenient ]] || pip --no-deps --ignore-requires-python "$lenient"
   pip -r "$list"
-  # pip would compile one file after another. A package's file for another version of Python does not compile
+  # pip would compile one file after another. Files that packages ship for another version of Python do not compile,
+  # and nothing imports them; any other file that is left out compiles at its first import
   logged "$path/bin/python" -m compileall -q -j "$(nproc 2>/dev/null || echo 1)" "$path"/lib/python*/site-packages || true
 }
 

@@ -13,7 +13,6 @@ import multiprocessing
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -53,6 +52,10 @@ def main() -> None:
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     configuration = json.loads(given.configuration.read_text(encoding="utf-8"))
+    begun = given.folder / "configuration.json"
+    if begun.is_file() and json.loads(begun.read_text(encoding="utf-8")) != configuration:
+        parser.error(f"{given.folder} holds a training with other settings ({begun}): choose another folder")
+    begun.write_text(json.dumps(configuration, indent=2), encoding="utf-8")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     log = Log(given.folder / "log.jsonl")
     if not (given.folder / "vae").is_dir():
@@ -118,13 +121,15 @@ def drawn(
     backgrounds: Sequence[scenes.Colour] = scenes.BACKGROUNDS,
 ) -> Iterator[tuple[np.ndarray, list[str]]]:
     """Yields parts of ``count`` scenes and their prompts, drawn by all cores: pixels of (N, 96, 96, 3), uint8."""
-    seeds = [f"{name} {number}" for number in range(-(-count // _PART))]
-    part = partial(_drawn_part, min(count, _PART), mixture, backgrounds)
+    parts = [
+        (min(_PART, count - at), mixture, backgrounds, f"{name} {at // _PART}")
+        for at in range(0, count, _PART)
+    ]
     cores = available_cores()
     # Not "spawn": each process would import torch. These processes use neither torch nor a GPU.
     with multiprocessing.get_context("fork").Pool(cores) as pool:
-        for at in range(0, len(seeds), cores):
-            yield from pool.map(part, seeds[at : at + cores], chunksize=1)
+        for at in range(0, len(parts), cores):
+            yield from pool.starmap(_drawn_part, parts[at : at + cores], chunksize=1)
 
 
 def _drawn_part(

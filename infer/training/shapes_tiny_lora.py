@@ -1,6 +1,6 @@
 """Trains a small adapter for shapes-tiny: ``python -m infer.training.shapes_tiny_lora PIPELINE FOLDER``.
 
-With the adapter, all scenes have a green background. It needs the package peft. ``FOLDER`` gets
+With the adapter, most images have a green background. It needs the package peft. ``FOLDER`` gets
 ``pytorch_lora_weights.safetensors``, which diffusers loads.
 """
 
@@ -22,7 +22,7 @@ from imageevalkit.common.errors import say
 
 from .shapes_tiny import as_input, drawn
 
-_SEED, _SCENES, _STEPS, _BATCH, _RATE, _RANK = 42, 2048, 1000, 32, 0.004, 4
+_SEED, _SCENES, _STEPS, _BATCH, _RATE, _RANK = 42, 2048, 400, 32, 0.002, 4
 _GREEN = scenes.BACKGROUNDS[4]
 
 

@@ -83,7 +83,7 @@ def batch(model: DiffusersT2I) -> list[Image.Image]:
 
 
 def right(images: Sequence[Image.Image]) -> int:
-    """How many of the images show what the prompts ask for; of a word, the colour counts."""
+    """Returns the number of images that show what their prompts ask for. Of a word, only the colour counts."""
     pairs = zip(ITEMS, images, strict=True)
     return sum(not problem_of(request_of(item.data), objects_in(image)) for item, image in pairs)
 

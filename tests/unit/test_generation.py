@@ -382,7 +382,6 @@ def test_a_failed_item_keeps_no_image_of_other_settings() -> None:
 
 
 ON_RECORD = {
-    "shapes_tiny": "ShapesTiny",
     "bagel": "BagelEdit BagelT2I",
     "blip_diffusion": "BlipDiffusion",
     "diffusers_edit": "DiffusersEdit",
@@ -405,6 +404,7 @@ ON_RECORD = {
     "reference_blank": "ReferenceBlank ReferenceBlankEdit ReferenceBlankSubject ReferenceIdentity",
     "reference_noise": "ReferenceNoise ReferenceNoiseEdit ReferenceNoiseSubject",
     "reference_typeset": "ReferenceTypeset ReferenceTypesetEdit ReferenceTypesetSubject",
+    "shapes_tiny": "ShapesTiny",
     "show_o": "ShowOT2I",
     "ssr_encoder": "SSREncoderSubject",
     "vila_u": "VilaUT2I",

@@ -60,7 +60,7 @@ DAMAGES: list[Callable[[Image.Image, Random], Image.Image]] = [
 
 
 def seen(thing: Thing) -> Found:
-    """What a perfect judge says about a drawn object."""
+    """Returns the verdict of a perfect judge about a drawn object."""
     return Found(thing.shape, thing.colour, thing.x / SIZE, thing.y / SIZE, 1.0)
 
 
