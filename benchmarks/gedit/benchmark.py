@@ -49,18 +49,21 @@ LANGUAGES = ("en", "cn")
 VALUES = ("overall", "semantics", "quality")
 ROUNDS = 20
 """The most rounds of questions by official rules. The official program has no limit and may never end."""
+TWICE = ("ae3bf75e9abe53ab8e24052ef129d1ef", "bc8d567ee91ca1521adaa8d4a486851f")
+"""Each key names an edit of subject-remove and another of subject-replace."""
 _SCALE, _EDITS, _TRIES, _SEED = 10, 606, 3, 42
-# these keys name an edit of subject-remove and another of subject-replace
-_TWICE = ("ae3bf75e9abe53ab8e24052ef129d1ef", "bc8d567ee91ca1521adaa8d4a486851f")
-_COLUMNS = ("key", "task_type", "instruction", "instruction_language", "input_image", "Intersection_exist")
-_ROWS = TableAsset(
+ROWS = TableAsset(
     *("rows.jsonl", "stepfun-ai/GEdit-Bench", ("*.arrow", "*.parquet"), "MIT (stepfun-ai/GEdit-Bench)"),
     revision="58159f3de6689982b1df7f1a6c557ded16548a24",
-    columns=_COLUMNS,
+    # not the sources in their original size, which no program needs
+    columns=(
+        *("key", "task_type", "instruction", "instruction_language", "input_image", "Intersection_exist"),
+    ),
 )
 _TEXT = "GEdit-Bench/viescore/vie_prompts.py::{}"
+_PINNED = "openai:gpt-4.1-2025-04-14"
 _QWEN = "Qwen/Qwen2.5-VL-72B-Instruct-AWQ"
-_COLUMNS_OF_CSV = [
+_COLUMNS = [
     *("source_image", "edited_image", "instruction", "sementics_score", "quality_score"),
     *("intersection_exist", "instruction_language"),
 ]
@@ -81,9 +84,9 @@ class GEdit(Benchmark):
     name, title = "gedit", "GEdit-Bench"
     version = "gedit-570eba6"  # prompts and rules are from Step1X-Edit at this commit
     task = "edit"
-    assets = (*asset_list(Path(__file__).with_name("assets.txt")), _ROWS)
+    assets = (*asset_list(Path(__file__).with_name("assets.txt")), ROWS)
     judge = "openai:gpt-4.1"
-    official_judges = (judge, f"vllm:{_QWEN}", f"transformers:{_QWEN}")
+    official_judges = (judge, _PINNED, f"vllm:{_QWEN}", f"transformers:{_QWEN}")
     item_values = VALUES
     hub_dataset = "stepfun-ai/GEdit-Bench"
     has_corrected_rules = True
@@ -93,6 +96,8 @@ class GEdit(Benchmark):
 
     def __init__(self, settings: GEditSettings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
+        if not (judge or self.is_official):
+            self.judge = _PINNED
         self.languages = {"both": LANGUAGES, "zh": ("cn",)}.get(
             self.settings.language, (self.settings.language,)
         )
@@ -112,14 +117,14 @@ class GEdit(Benchmark):
         self.pixels = PixelRule("gedit", not self.is_local, on_white, 28 if self.is_local else None)
 
     def samples(self) -> Iterable[Sample]:
-        rows = self.read_jsonl(_ROWS.path, _EDITS * len(LANGUAGES))
-        with self.content_of(_ROWS.path):
+        rows = self.read_jsonl(ROWS.path, _EDITS * len(LANGUAGES))
+        with self.content_of(ROWS.path):
             kept = [row for row in rows if row["instruction_language"] in self.languages]
             of_group = grouped(kept, lambda row: (row["task_type"], row["instruction_language"]))
             ordered = spread(of_group[type, language] for type in TYPES for language in self.languages)
             for row in ordered:
                 type, language, key = row["task_type"], row["instruction_language"], row["key"]
-                if self.settings.edits != _EDITS and type == "subject-remove" and key in _TWICE:
+                if self.settings.edits != _EDITS and type == "subject-remove" and key in TWICE:
                     continue
                 data = {"key": key, "type": type, "language": language, "prompt": row["instruction"]}
                 data["intersection"] = bool(row["Intersection_exist"])
@@ -267,7 +272,7 @@ class GEdit(Benchmark):
         tables["combined"] = [row for rows in tables.values() for row in rows]
         model = scores.items[0].item.model if scores.items else ""
         return {
-            f"eval_results_new/{model}_{name}_gpt_score.csv": csv_text([_COLUMNS_OF_CSV, *rows], "\r\n")
+            f"eval_results_new/{model}_{name}_gpt_score.csv": csv_text([_COLUMNS, *rows], "\r\n")
             for name, rows in tables.items()
         }
 

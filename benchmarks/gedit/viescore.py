@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from typing import Any
 
 from imageevalkit.benchmark.contract import Unparsed
@@ -18,7 +19,6 @@ UNUSABLE = "unusable"
 _DELIMITER = "||V^=^V||"
 _RATE_LIMIT = "rate_limit_exceeded"
 _PAIR_OF_NUMBERS = re.compile(r"\[\d+, ?\d+\]")
-_KEY = re.compile(r"(\w+):")
 _ENTRY = re.compile(r'(".*?"):(.*?)(,|})')
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _CONSTANT = re.compile("true|false|null", re.IGNORECASE)
@@ -59,7 +59,7 @@ def scores_in(reply: str, gives_up: bool = False) -> Any:
     if reply == _RATE_LIMIT:
         return None
     if reply.count(_DELIMITER) == 2:
-        text = reply.split(_DELIMITER)[1]
+        text = reply[reply.find(_DELIMITER) + len(_DELIMITER) : reply.rfind(_DELIMITER)]
     else:
         start, end = reply.find("{"), reply.rfind("}")
         if start < 0 or end < 0:
@@ -110,4 +110,19 @@ def _repaired(text: str) -> str:
             value = f'"{value}"'
         return f"{name}: {value}{end}"
 
-    return _ENTRY.sub(entry, _KEY.sub(r'"\1":', text))
+    *names, rest = text.split(":")
+    return _ENTRY.sub(entry, ":".join([*map(_quoted, names), rest]))
+
+
+def _quoted(text: str) -> str:
+    """Returns ``text`` with quotes around the word at its end."""
+    start = len(text)
+    while start and _is_part_of_word(text[start - 1]):
+        start -= 1
+    return f'{text[:start]}"{text[start:]}"' if start < len(text) else text
+
+
+def _is_part_of_word(character: str) -> bool:
+    # the official program uses the package regex, whose \w has combining marks and no "²", unlike that of re
+    category = unicodedata.category(character)
+    return category[0] in "LM" or category in ("Nd", "Nl", "Pc")
