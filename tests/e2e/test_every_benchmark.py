@@ -1,4 +1,4 @@
-"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions, GEdit-Bench images and TRIG all.
+"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions, GEdit-Bench images, TRIG all.
 
 Judges are real servers; networks have random weights.
 """

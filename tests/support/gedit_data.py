@@ -1,4 +1,4 @@
-"""A stand-in for GEdit-Bench's dataset: real English instructions of the mirror, made-up Chinese ones, flags and images."""
+"""A stand-in for GEdit-Bench's dataset: the English instructions of the mirror, all else made up."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from benchmarks.gedit.benchmark import ROWS, TWICE
 from imageevalkit.assets import FileFacts, Record
 from tests.support.mirror import shared_mirror
 
-# this copy of the instructions has no edit twice
-_ENGLISH = "PKU-YuanGroup/UniWorld/e64fa8e18642f3bbd09b7e0d06160acd502e03a9/UniWorld-V1/univa/eval/gedit/gedit_edit.json"
+IMAGES = 7
+"""How many different source images there are."""
+# this copy of the instructions lacks the two edits that share their keys with others
+_UNIWORLD = "PKU-YuanGroup/UniWorld/e64fa8e18642f3bbd09b7e0d06160acd502e03a9"
+_ENGLISH = f"{_UNIWORLD}/UniWorld-V1/univa/eval/gedit/gedit_edit.json"
 
 
 def rows() -> list[dict[str, Any]]:
@@ -28,7 +31,7 @@ def rows() -> list[dict[str, Any]]:
             "task_type": kind,
             "instruction": text if language == "en" else f"第{n}条：请修改",
             "instruction_language": language,
-            "input_image": f"images/{n % 7}.png",
+            "input_image": f"images/{n % IMAGES}.png",
             "Intersection_exist": n % 3 > 0,
         }
         for language in ("en", "cn")
@@ -48,7 +51,7 @@ def image_bytes(number: int) -> bytes:
 def write(data: Path) -> None:
     """Writes rows, images and the record of prefetch to the folder ``data``."""
     (data / "images").mkdir(parents=True)
-    files = {f"images/{n}.png": image_bytes(n) for n in range(7)}
+    files = {f"images/{n}.png": image_bytes(n) for n in range(IMAGES)}
     files[ROWS.path] = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows()).encode()
     for name, content in files.items():
         (data / name).write_bytes(content)
