@@ -114,7 +114,9 @@ class GEdit(Benchmark):
         self.accepts: Accepts = "text" if self.is_official else "ended"
         # quirk: the official program drops transparency instead of putting it on white
         on_white = () if self.is_official else ("RGBA", "LA")
-        self.pixels = PixelRule("gedit", not self.is_local, on_white, 28 if self.is_local else None)
+        self.pixels: PixelRule = PixelRule(
+            "gedit", not self.is_local, on_white, 28 if self.is_local else None
+        )
 
     def samples(self) -> Iterable[Sample]:
         rows = self.read_jsonl(ROWS.path, _EDITS * len(LANGUAGES))
@@ -174,7 +176,7 @@ class GEdit(Benchmark):
         semantics, quality = self.texts
         [source] = self.sources(item)
         width, height = item.input_list[0].size if item.input_list else (0, 0)
-        rule = source.pixels or self.pixels
+        rule = self.pixels
         if self.is_official:
             # quirk: the result is squeezed to the size of the source
             image = image._replace(pixels=rule._replace(name=f"gedit {width}x{height}", size=(width, height)))

@@ -33,7 +33,8 @@ class Stops(Exception):
 def grade(reply: str, gives_up: bool) -> float | str | None:
     """Returns the lowest score of a reply by official rules; None if the program asks again.
 
-    ``gives_up``: the program guesses if the reply has no braces. See also GUESS, STOPS and UNUSABLE.
+    ``gives_up``: the program guesses if the reply has no braces. See also GUESS, STOPS and UNUSABLE. A
+    negative or infinite score is UNUSABLE too: the official program accepts some of them.
     """
     try:
         scores = scores_in(reply, gives_up)

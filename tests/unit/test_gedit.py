@@ -126,9 +126,12 @@ def test_rounds_of_questions(data: None, monkeypatch: pytest.MonkeyPatch, case: 
     """The worked examples of VIEScore's loop."""
     judge, semantics, quality, seed, official, calls, by_corrected_rules = case
     seeds: list[Any] = []
-    monkeypatch.setattr(
-        module, "random", SimpleNamespace(Random=lambda given: seeds.append(given) or random.Random(seed))
-    )
+
+    def draws(given: Any) -> random.Random:
+        seeds.append(given)
+        return random.Random(seed)
+
+    monkeypatch.setattr(module, "random", SimpleNamespace(Random=draws))
     for rules, expected in (("official", official), ("corrected", by_corrected_rules)):
         left = {"semantics": list(semantics), "quality": list(quality)}
 
@@ -161,6 +164,7 @@ def test_the_judge_is_sent_what_the_official_program_sends(
     client = program["GPT4o"].__new__(program["GPT4o"])
     client.use_encode = True
     [item] = items(GEdit(), 1)
+    assert item.input_list
     path = tmp_path / "result.png"
     Image.effect_noise((300, 200), 90).save(path)
     source, result = item.input_list[0], Image.open(path).convert("RGB").resize(item.input_list[0].size)
