@@ -226,20 +226,23 @@ def text_sha256(text: str | None) -> str:
 class TableAsset(NamedTuple):
     """Rows of a Hugging Face dataset, stored as JSON Lines in ``path`` of the data folder.
 
-    ``patterns`` select the Parquet files; the rows are in the order of the file names. An image in a row
-    becomes a file below ``images/`` beside ``path``, named by its SHA-256; the row has its path. The rows
-    have no published hash: the first download is trusted and recorded.
+    ``patterns`` select the Parquet and Arrow files; the rows are in the order of the file names. An image in
+    a row becomes a file below ``images/`` beside ``path``, named by its SHA-256; the row has its path. The
+    rows have no published hash: the first download is trusted and recorded. ``revision`` is as in
+    :class:`HubAsset`. ``columns`` are the columns to store; all if there are none.
     """
 
     path: str
     repo: str
     patterns: tuple[str, ...]
     licence: str
+    revision: str | None = None
+    columns: tuple[str, ...] = ()
 
     @property
     def hub(self) -> HubAsset:
-        """The Parquet files. Only prefetch needs them."""
-        return HubAsset(self.repo, type="dataset", patterns=self.patterns)
+        """The Parquet or Arrow files. Only prefetch needs them."""
+        return HubAsset(self.repo, self.revision, "dataset", self.patterns)
 
     def record(self, folder: Path) -> Path:
         """Returns the path of the record of the rows and images in ``folder``."""

@@ -14,7 +14,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -236,16 +236,16 @@ IMAGES = "images"
 def fetch_table(asset: TableAsset, data: Path, download_allowed: bool) -> None:
     """Writes the rows of ``asset``, their images and a record of both to the folder ``data``.
 
-    The Parquet files are downloaded to HF_HOME, or must already be there. Files in ``data`` are replaced only
-    after all rows are read. Raises CellFailure if the Parquet files are missing or damaged, or if their rows
-    differ from the first download.
+    The files of the dataset are downloaded to HF_HOME, or must already be there. Files in ``data`` are
+    replaced only after all rows are read. Raises CellFailure if files of the dataset are missing or damaged,
+    or if their rows differ from the first download.
     """
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError:
         raise CellFailure(
-            f"it comes as Parquet, and pyarrow, which reads that, is not installed; run: {sys.executable} -m pip "
-            f"install -r {_LIST}"
+            f"it comes as Parquet or Arrow, and pyarrow, which reads them, is not installed; run: "
+            f"{sys.executable} -m pip install -r {_LIST}"
         ) from None
     hub = asset.hub
     if download_allowed and not is_offline():
@@ -254,32 +254,48 @@ def fetch_table(asset: TableAsset, data: Path, download_allowed: bool) -> None:
         # on a machine without internet the user copies HF_HOME
         raise CellFailure(some(problems))
     source = snapshot_folder(hub, commit_of(hub) or "")
-    there = sorted(path.relative_to(source).as_posix() for path in source.rglob("*.parquet"))
-    if not (parquet := chosen(there, asset.patterns)):
+    found = (path for path in source.rglob("*") if path.suffix in (".parquet", ".arrow"))
+    there = sorted(path.relative_to(source).as_posix() for path in found)
+    if not (tables := chosen(there, asset.patterns)):
         raise CellFailure(f"{asset.repo}: none of its files is one of {', '.join(asset.patterns)}")
     with alone(part_path(data / asset.path)) as new:
         (new / IMAGES).mkdir()
         with (new / asset.path).open("w", encoding="utf-8") as written:
-            for file in parquet:
-                for row in _rows(source / file, new):
+            for file in tables:
+                for row in _rows(source / file, asset.columns, new):
                     written.write(json.dumps(row, ensure_ascii=False) + "\n")
         _put_in_place(asset, new, data)
 
 
-def _rows(file: Path, folder: Path) -> Iterator[dict[str, Any]]:
-    """Yields the rows of ``file`` and writes their images to ``folder``."""
+def _rows(file: Path, columns: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
+    """Yields the ``columns`` of the rows of ``file`` (none: all) and writes their images to ``folder``."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     number = 0
     try:
-        with pq.ParquetFile(file) as table:
-            for batch in table.iter_batches(batch_size=_BATCH):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield {name: _plain(name, value, folder) for name, value in row.items()}
+        for batch in _batches(file):
+            for row in (batch.select(list(columns)) if columns else batch).to_pylist():
+                number += 1
+                yield {name: _plain(name, value, folder) for name, value in row.items()}
+    except KeyError as error:
+        raise CellFailure(f"{file.name} has no column {error}") from None
     except (pa.ArrowException, ValueError) as error:
         raise CellFailure(f"{file.name}, row {number}: {one_line(error, 200)}") from None
+
+
+def _batches(file: Path) -> Iterator[Any]:
+    """Yields the rows of a Parquet or Arrow file, some at once."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if file.suffix == ".parquet":
+        with pq.ParquetFile(file) as table:
+            yield from table.iter_batches(batch_size=_BATCH)
+        return
+    # datasets saved by Hugging Face's library are streams, not Arrow's file format
+    with pa.memory_map(str(file)) as mapped, pa.ipc.open_stream(mapped) as stream:
+        for batch in stream:
+            yield from (batch.slice(start, _BATCH) for start in range(0, batch.num_rows, _BATCH))
 
 
 def _plain(column: str, value: Any, folder: Path) -> Any:

@@ -29,6 +29,7 @@ class PixelRule(NamedTuple):
     * ``multiple``: both sides are resized to multiples of this many pixels before the processor of a local
       judge (:func:`imageevalkit.judges.api.fitted_size`). None: the processor gets the image unchanged.
     * ``limits``: the smallest and largest width × height after this resize, also for images sent to a server.
+    * ``size``: the width and height to which the program first resizes the image; the ``name`` must tell it.
     """
 
     name: str
@@ -36,6 +37,7 @@ class PixelRule(NamedTuple):
     on_white: tuple[str, ...] = ()
     multiple: int | None = None
     limits: tuple[int, int] | None = None
+    size: tuple[int, int] | None = None
 
 
 TRANSFORMERS = PixelRule("transformers", turned=True)
@@ -78,7 +80,7 @@ class Picture(NamedTuple):
         """
         rule: str | bool = False
         if self.pixels is not None:
-            is_as_filed = self.plain and not self.pixels.limits
+            is_as_filed = self.plain and not (self.pixels.limits or self.pixels.size)
             rule = bool(self.pixels.on_white) if is_as_filed else self.pixels.name
         return [self.sha256, self.media_type, self.encoding, rule]
 
@@ -143,6 +145,7 @@ class Question:
       tokens.
     * ``data`` is for ``parse`` and is never sent. ``variant`` names the randomly drawn wording, for the
       record. ``accepts`` says which replies of an endpoint count.
+    * ``repeat``: questions that differ in this number alone each get a reply of their own.
     """
 
     name: str
@@ -155,6 +158,7 @@ class Question:
     variant: str = field(default="", compare=False)
     likeliest: int = 0
     accepts: Accepts = field(default="ended", compare=False)
+    repeat: int = 0
 
     def of_item(self, item: str) -> Question:
         """Returns the same question about another item."""

@@ -144,9 +144,10 @@ def request_hash(question: Question, evaluator: Evaluator) -> str:
     messages = [
         [m.role, [p.request if isinstance(p, Picture) else p for p in m.parts]] for m in question.messages
     ]
-    # without likeliest the hash is the same as in older versions, so that recorded answers stay valid
-    likeliest = [question.likeliest] if question.likeliest else []
-    asked = [messages, vars(question.sampling), question.choices, *likeliest]
+    # without these parts the hash is the same as in older versions, so that recorded answers stay valid
+    others: list[object] = [question.likeliest] if question.likeliest else []
+    others += [{"repeat": question.repeat}] if question.repeat else []
+    asked = [messages, vars(question.sampling), question.choices, *others]
     request = _ENCODER.encode(asked)
     return hashlib.sha256(to_bytes(f"[{evaluator.as_json}, {request[1:]}")).hexdigest()
 

@@ -331,6 +331,8 @@ def rgb(picture: Picture, data: bytes) -> Image.Image:
             paper.paste(image, mask=image.getchannel("A"))
             return paper
         image = image.convert("RGB")
+        if rule.size:
+            image = image.resize(rule.size, Image.Resampling.BICUBIC)
     except Exception as error:  # damaged Exif data, or a mode without RGB
         raise CorruptImage(f"{type(error).__name__}: {error}") from error
     image.info.clear()
@@ -405,7 +407,7 @@ def sent_picture(picture: Picture) -> tuple[bytes, str]:
     data = when_one_is_free(picture.read)
     encoding, rule = picture.encoding, picture.pixels
     options: dict[str, Any] = {}
-    if encoding is None and rule and (rule.limits or not picture.plain):
+    if encoding is None and rule and (rule.limits or rule.size or not picture.plain):
         encoding, options = Encoding("PNG"), {"compress_level": 1}
     with opened(data) as header:
         if encoding is not None:

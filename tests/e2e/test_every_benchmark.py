@@ -1,4 +1,4 @@
-"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions and TRIG all.
+"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions, GEdit-Bench images, TRIG all.
 
 Judges are real servers; networks have random weights.
 """
@@ -27,6 +27,7 @@ from imageevalkit import registry
 from imageevalkit.assets import FileAsset
 from imageevalkit.report.item_parts import with_parts
 from imageevalkit.store.results import ItemPart, read_result
+from tests.support import gedit_data
 from tests.support.checkout import find_no_text, make_checkout, needs_driver_env, run_command, run_eval
 from tests.support.judge_server import JudgeServer
 from tests.support.mirror import shared_mirror
@@ -131,7 +132,7 @@ class Kit:
             self._config.append(_ds_kwargs(name, settings.get(name, {}) | own))
 
     def _make_up_what_is_lacking(self, mirror: Path) -> None:
-        """The questions of DPG-Bench, and an image of ImgEdit."""
+        """The questions of DPG-Bench, an image of ImgEdit, and the rows of GEdit-Bench."""
         [prompts] = [
             one
             for one in registry.benchmark_files("dpgbench").local
@@ -151,6 +152,7 @@ class Kit:
         Image.new("RGB", (64, 64), "grey").save(picture, "JPEG")
         path = "imgedit_asset/Benchmark/singleturn/compose/animal/5.jpg"
         self._make_up("imgedit", path, picture.getvalue())
+        gedit_data.write(self.checkout / "benchmarks/gedit/data")
 
     def _make_up(self, benchmark: str, path: str, data: bytes) -> None:
         """Let ``data`` be the file ``path`` of a benchmark."""

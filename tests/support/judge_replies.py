@@ -44,6 +44,9 @@ def verdict(request: Received) -> str:
     prompt = request.prompt
     if points := _POINTS.search(prompt):
         return _points(request, len(ast.literal_eval(points[1])))
+    if '"score" : [...]' in prompt:
+        grades_of_edit = [int(11 * draw(request, n)) for n in range(2)]
+        return json.dumps({"score": grades_of_edit, "reasoning": "It looks so."})
     if '"score"' in prompt:
         scores = [int(3 * draw(request, n)) / 2 for n, _ in enumerate(_CRITERION.findall(prompt))]
         return json.dumps({"reason": ["It looks so."] * len(scores), "score": scores})

@@ -18,6 +18,7 @@ from imageevalkit.extras.listing.listing import listing
 from imageevalkit.plan.benchmarks import BenchmarkChoice, choose_benchmark
 from imageevalkit.plan.config import Config
 from imageevalkit.store.cell import REPO
+from tests.support import gedit_data
 from tests.support.mirror import shared_mirror
 
 
@@ -136,6 +137,7 @@ def test_items_and_evaluators_are_those_of_the_configuration(
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     # of TRIG, whose data nobody keeps, test_trig.py knows it
     *((name, {}) for name in registry.benchmark_tasks() if not name.startswith("trig-")),
+    ("gedit", {"language": "zh", "edits": 604}),
     ("genai", {"prompts": 527}),
     ("oneig", {"images_per_prompt": 2}),
     ("oneig-zh", {"tasks": "diversity"}),
@@ -160,6 +162,8 @@ def test_what_a_class_says_of_its_items_is_true_of_its_data(
                 target.symlink_to(mirror / asset.source)
             elif target.suffix == ".jpg":  # one of ImgEdit's sources, which nobody keeps
                 Image.new("RGB", (64, 64)).save(target)
+    if name == "gedit":
+        gedit_data.write(assets.data_folder(name))
     benchmark = registry.make_benchmark(name, settings, "")
     assert benchmark.prompt_count
     assert benchmark.prompt_count * benchmark.images_per_prompt == len([*benchmark.samples()])
