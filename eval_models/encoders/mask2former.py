@@ -65,9 +65,7 @@ class Mask2Former(Encoder):
 
     def load_detector(self, source: WeightsSource) -> Any:
         """Loads transformers' Mask2Former. Raises CellFailure if the weights do not load."""
-        return load_pretrained(
-            source, DETECTOR, "float32", self.device, unused=_UNUSED, needless=NEEDLESS
-        )
+        return load_pretrained(source, DETECTOR, "float32", self.device, unused=_UNUSED, needless=NEEDLESS)
 
     def prepare(self, image: Image.Image) -> Frame:
         return prepared(image)

@@ -113,7 +113,9 @@ def _parts(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
             return {match.expand(new): tensor}
     for pattern, new, names in _SPLIT:
         if match := re.fullmatch(pattern, name):
-            return {match.expand(new.format(one)): part for one, part in zip(names, tensor.chunk(3), strict=True)}
+            return {
+                match.expand(new.format(one)): part for one, part in zip(names, tensor.chunk(3), strict=True)
+            }
     if match := re.fullmatch(_MERGED[0], name):
         return {match.expand(_MERGED[1]): merged(tensor)}
     return {}

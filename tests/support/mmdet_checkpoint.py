@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-COCO = (
+_NAMES = (
     "person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,parking meter,"
     "bench,bird,cat,dog,horse,sheep,cow,elephant,bear,zebra,giraffe,backpack,umbrella,handbag,tie,suitcase,frisbee,"
     "skis,snowboard,sports ball,kite,baseball bat,baseball glove,skateboard,surfboard,tennis racket,bottle,wine glass,"
     "cup,fork,knife,spoon,bowl,banana,apple,sandwich,orange,broccoli,carrot,hot dog,pizza,donut,cake,chair,couch,"
     "potted plant,bed,dining table,toilet,tv,laptop,mouse,remote,keyboard,cell phone,microwave,oven,toaster,sink,"
     "refrigerator,book,clock,vase,scissors,teddy bear,hair drier,toothbrush"
-).split(",")
+)
+COCO = _NAMES.split(",")
+"""The names of the classes in a checkpoint."""
 # the scores of classes and the logits of masks shall be far from each other, as after a training
 _LARGER = {"panoptic_head.cls_embed.weight": 12.0, "panoptic_head.mask_embed.4.weight": 4.0}
 
@@ -55,7 +57,9 @@ def drawn(number: int, height: int, width: int) -> Image.Image:
     """Returns a picture of coloured shapes. Integers alone, so that every machine draws the same."""
     draw = np.random.RandomState(number)
     rows, columns = np.arange(height)[:, None], np.arange(width)
-    pixels = np.stack([rows * 255 // height + 0 * columns, columns * 255 // width + 0 * rows, 0 * rows + 0 * columns])
+    pixels = np.stack(
+        [rows * 255 // height + 0 * columns, columns * 255 // width + 0 * rows, 0 * rows + 0 * columns]
+    )
     for _ in range(6):
         y, x = draw.randint(height), draw.randint(width)
         far = draw.randint(20, min(height, width) // 2)

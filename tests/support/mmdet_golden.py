@@ -1,8 +1,8 @@
-"""``python -m tests.support.mmdet_golden FOLDER [full]``: mmdetection's own answers about drawn images, as files of FOLDER.
+"""``python -m tests.support.mmdet_golden FOLDER [full] [more]``: mmdetection's own answers about drawn images, as files.
 
 It needs mmdet 2.28.2, the Python files of mmcv-full 1.7.2 (its compiled operators are not called on a CPU), torch and
-OpenCV: tests/golden/geneval/README.md says how the files here were made. ``full`` takes the sizes of Swin-S and 20
-images; without it the network is small.
+OpenCV: tests/support/mmdet_answers/README.md says how the files there were made. ``full`` takes the sizes of Swin-S,
+without it the network is small; ``more`` takes 20 images.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 import mmdet
 import numpy as np
-import torch
 from mmcv import Config
 from mmdet.apis import inference_detector
 from mmdet.models import build_detector
@@ -23,15 +22,29 @@ from tests.support.mmdet_checkpoint import drawn, filled, save
 
 SIZES = ((512, 512), (768, 1360), (1104, 1472), (1664, 928), (832, 1248), (1024, 768))
 """Height and width of the images: those of the specification's table that differ after resizing."""
-MORE = ((1024, 1024), (1328, 1328), (256, 256), (333, 500), (200, 900), (640, 480), (719, 1281), (97, 113),
-        (2048, 2048), (1080, 1920), (576, 1024), (1360, 768), (801, 1334), (64, 640))
-"""For ``full``: with these there are 20."""
+MORE = (
+    (1024, 1024),
+    (1328, 1328),
+    (256, 256),
+    (333, 500),
+    (200, 900),
+    (640, 480),
+    (719, 1281),
+    (97, 113),
+    (2048, 2048),
+    (1080, 1920),
+    (576, 1024),
+    (1360, 768),
+    (801, 1334),
+    (64, 640),
+)
+"""With these there are 20."""
 STEP = 16
 """Every so many mask logits of a row and of a column are kept."""
 _NAME = "mask2former_swin-s-p4-w7-224_lsj_8x2_50e_coco"
 
 
-def main(folder: Path, is_full: bool) -> None:
+def main(folder: Path, is_full: bool, has_more: bool) -> None:
     config = Config.fromfile(Path(mmdet.__file__).parent / f".mim/configs/mask2former/{_NAME}.py")
     config.model.backbone.init_cfg = None
     if not is_full:
@@ -61,25 +74,34 @@ def main(folder: Path, is_full: bool) -> None:
         return plain_forward(image)
 
     head.simple_test, model.extract_feat = noted, extracted
-    for number, (height, width) in enumerate(SIZES + MORE * is_full):
+    for number, (height, width) in enumerate(SIZES + MORE * has_more):
         picture = folder / f"{number}.png"
         drawn(number, height, width).save(picture)
         boxes, masks = inference_detector(model, str(picture))
         meta = seen["meta"]
-        found = [(n, *box, mask.sum()) for n in range(80) for box, mask in zip(boxes[n], masks[n])]
+        found = [
+            (n, *box, mask.sum()) for n in range(80) for box, mask in zip(boxes[n], masks[n], strict=True)
+        ]
         np.savez_compressed(
             folder / f"{number}.npz",
             size=[height, width],
             resized=meta["img_shape"][:2],
             padded=meta["batch_input_shape"],
-            # sums show a difference anywhere
             input=seen["input"][:, ::97, ::97].numpy(),
             classes=seen["classes"].numpy(),
             # the masks are those after upscaling to the input
             masks=seen["masks"][:, :: 4 * STEP, :: 4 * STEP].numpy(),
             found=np.array(found, dtype=np.float32),
         )
-        print(number, height, width, seen["classes"].abs().max(), len(found), max(one[5] for one in found), flush=True)
+        print(
+            number,
+            height,
+            width,
+            seen["classes"].abs().max(),
+            len(found),
+            max(one[5] for one in found),
+            flush=True,
+        )
 
 
 def _shrink(model: Any) -> None:
@@ -99,4 +121,4 @@ def _shrink(model: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), "full" in sys.argv[2:])
+    main(Path(sys.argv[1]), "full" in sys.argv[2:], "more" in sys.argv[2:])
