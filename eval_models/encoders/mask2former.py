@@ -61,7 +61,9 @@ class Mask2Former(Encoder):
     def load(self, questions: Sequence[Question]) -> tuple[Any, OpenClip]:
         detector, clip = self.sources.values()
         self._classifiers = {}
-        return self.load_detector(detector), load_clip(clip, _CLIP_FILES, self.device)
+        # OpenAI's weights need it; open_clip only warns without
+        changes = {"quick_gelu": True}
+        return self.load_detector(detector), load_clip(clip, _CLIP_FILES, self.device, changes=changes)
 
     def load_detector(self, source: WeightsSource) -> Any:
         """Loads transformers' Mask2Former. Raises CellFailure if the weights do not load."""
@@ -115,7 +117,14 @@ class Mask2Former(Encoder):
         }
 
     def _colors(self, image: Image.Image, name: str, objects: Sequence[Detected]) -> list[str]:
-        """Returns CLIP's colour of each object. The background in the object's box is replaced with grey."""
+        """Returns CLIP's colour of each object."""
+        logits = self.color_logits(image, name, objects)
+        if not logits.isfinite().all():
+            raise ValueError("features that are not finite")
+        return [self.colors[int(place)] for place in logits.argmax(1)]
+
+    def color_logits(self, image: Image.Image, name: str, objects: Sequence[Detected]) -> torch.Tensor:
+        """Returns CLIP's logits (objects, colours). The background in an object's box is replaced with grey."""
         crops = []
         for one in objects:
             crop = image.crop(one.box)
@@ -127,10 +136,7 @@ class Mask2Former(Encoder):
         # wins
         with inference("an object"), clip.autocast():
             features = clip.image_features(to_device(crops, self.device))
-            logits = (100.0 * features @ self._classifier(name).T).float().cpu()
-        if not logits.isfinite().all():
-            raise ValueError("features that are not finite")
-        return [self.colors[int(place)] for place in logits.argmax(1)]
+            return (100.0 * features @ self._classifier(name).T).float().cpu()
 
     def _classifier(self, name: str) -> torch.Tensor:
         """Returns (colours, width): for each colour the normalised mean of its text features."""

@@ -39,7 +39,7 @@ EVALUATORS = {
     "quicktext": ("eval_models/ocr",),
     "oneig": ("eval_models/ocr", "eval_models/encoders", "imageevalkit/judges/client", "eval_models/vlm"),
     "oneig-zh": ("eval_models/ocr", "eval_models/encoders", "imageevalkit/judges/client", "eval_models/vlm"),
-    "geneval": ("eval_models/encoders/mask2former",),
+    "geneval": ("eval_models/encoders/mask2former", "eval_models/encoders/mask2former_mmdet"),
     "genai": ("eval_models/encoders/vqascore", "imageevalkit/judges/client", "eval_models/vlm"),
     "hpsv2": ("eval_models/encoders/clip",),
     "dpgbench": ("eval_models/mplug", "imageevalkit/judges/client"),

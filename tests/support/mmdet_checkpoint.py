@@ -5,6 +5,7 @@ tests.support.mmdet_golden runs mmdetection on both, the tests run our evaluator
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ _NAMES = (
     "potted plant,bed,dining table,toilet,tv,laptop,mouse,remote,keyboard,cell phone,microwave,oven,toaster,sink,"
     "refrigerator,book,clock,vase,scissors,teddy bear,hair drier,toothbrush"
 )
+ANSWERS = Path(__file__).with_name("mmdet_answers")
+"""The answers of mmdetection with :func:`small`."""
 COCO = _NAMES.split(",")
 """The names of the classes in a checkpoint."""
 # the scores of classes and the logits of masks shall be far from each other, as after a training
@@ -43,6 +46,11 @@ def filled(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
             values *= math.sqrt(3 / np.prod(shape[1:])) * _LARGER.get(name, 1.0)
         state[name] = torch.from_numpy(values.astype(np.float32))
     return state
+
+
+def small() -> dict[str, Any]:
+    """Returns the tensors of the network that tests.support.mmdet_golden makes."""
+    return filled(json.loads((ANSWERS / "shapes.json").read_text()))
 
 
 def save(path: Path, state: Mapping[str, Any]) -> None:

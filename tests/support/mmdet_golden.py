@@ -1,4 +1,4 @@
-"""``python -m tests.support.mmdet_golden FOLDER [full] [more]``: mmdetection's own answers about drawn images, as files.
+"""``python -m tests.support.mmdet_golden FOLDER [full] [more]``: mmdetection's answers about drawn images.
 
 It needs mmdet 2.28.2, the Python files of mmcv-full 1.7.2 (its compiled operators are not called on a CPU), torch and
 OpenCV: tests/support/mmdet_answers/README.md says how the files there were made. ``full`` takes the sizes of Swin-S,

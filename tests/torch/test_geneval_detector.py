@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,17 +20,16 @@ from eval_models.encoders.mmdet_weights import converted, merged
 from eval_models.encoders.weights import WEIGHTS
 from imageevalkit.assets.weights import WeightsSource
 from imageevalkit.common.errors import CellFailure
-from tests.support.mmdet_checkpoint import COCO, drawn, filled, save
+from tests.support.mmdet_checkpoint import ANSWERS, COCO, drawn, save, small
 
 pytest.importorskip("cv2")
 
-ANSWERS = Path(__file__).parents[1] / "support/mmdet_answers"
 CLASSES = [{"mouse": "computer mouse", "remote": "tv remote"}.get(name, name) for name in COCO]
 
 
 @pytest.fixture(scope="module")
 def state() -> dict[str, Any]:
-    return filled(json.loads((ANSWERS / "shapes.json").read_text()))
+    return small()
 
 
 def load(path: Path) -> Any:
