@@ -71,7 +71,7 @@ def main(folder: Path) -> dict[str, Any]:
                 model, open_clip.SimpleTokenizer(), COLORS, texts, device="cpu"
             )
             for one in objects:
-                whole = np.zeros((150, 200), bool)
+                whole: np.ndarray = np.zeros((150, 200), bool)
                 whole[one.box[1] : one.box[3], one.box[0] : one.box[2]] = one.mask
                 grey = Image.new("RGB", image.size, "#999")
                 crop = Image.composite(image, grey, Image.fromarray(whole)).crop(one.box)
