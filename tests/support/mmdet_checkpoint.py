@@ -26,8 +26,19 @@ ANSWERS = Path(__file__).with_name("mmdet_answers")
 """The answers of mmdetection with :func:`small`."""
 COCO = _NAMES.split(",")
 """The names of the classes in a checkpoint."""
-# the scores of classes and the logits of masks shall be far from each other, as after a training
-_LARGER = {"panoptic_head.cls_embed.weight": 12.0, "panoptic_head.mask_embed.4.weight": 4.0}
+# how much larger the numbers of some tensors are than usual: queries, their classes and masks shall differ, as after a
+# training
+_LARGER = {
+    "cls_embed.weight": 12.0,
+    "mask_embed.4.weight": 2.0,
+    "query_feat.weight": 3.0,
+    "attn.in_proj_weight": 2.0,
+    "attn.out_proj.weight": 0.2,
+    "sampling_offsets.bias": 40.0,
+}
+
+# the mask logit of most pixels
+_OUTSIDE = -15.0
 
 
 def filled(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
@@ -42,15 +53,34 @@ def filled(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         values = draw.random_sample(int(np.prod(shape))).reshape(shape) * 2 - 1
         if "norm" in name or ".gn." in name:
             values = values * 0.3 + (name.endswith("weight"))
-        elif len(shape) > 1 and not any(word in name for word in ("query_", "level_", "table")):
-            values *= math.sqrt(3 / np.prod(shape[1:])) * _LARGER.get(name, 1.0)
+        elif len(shape) == 1:
+            values *= 0.05
+        elif not any(word in name for word in ("query_", "level_", "table")):
+            values *= math.sqrt(3 / np.prod(shape[1:]))
+        values *= math.prod(factor for end, factor in _LARGER.items() if name.endswith(end))
         state[name] = torch.from_numpy(values.astype(np.float32))
     return state
 
 
+def localise(state: dict[str, Any], mean: Sequence[float]) -> None:
+    """Changes the last layer of the masks so that an object covers a part of the image, not nearly all of it.
+
+    ``mean`` is the mean of the mask features over an image. Its share of every logit becomes a constant below 0.
+    """
+    import torch
+
+    name, middle = "panoptic_head.mask_embed.4", np.array(mean)
+    weight = state[f"{name}.weight"].double().numpy()
+    rest = weight - np.outer(middle, middle @ weight) / (middle @ middle)
+    state[f"{name}.weight"] = torch.from_numpy(rest.astype(np.float32))
+    state[f"{name}.bias"] = torch.from_numpy((_OUTSIDE * middle / (middle @ middle)).astype(np.float32))
+
+
 def small() -> dict[str, Any]:
     """Returns the tensors of the network that tests.support.mmdet_golden makes."""
-    return filled(json.loads((ANSWERS / "shapes.json").read_text()))
+    state = filled(json.loads((ANSWERS / "shapes.json").read_text()))
+    localise(state, json.loads((ANSWERS / "mean.json").read_text()))
+    return state
 
 
 def save(path: Path, state: Mapping[str, Any]) -> None:

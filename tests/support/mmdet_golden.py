@@ -18,7 +18,7 @@ from mmcv import Config
 from mmdet.apis import inference_detector
 from mmdet.models import build_detector
 
-from tests.support.mmdet_checkpoint import drawn, filled, save
+from tests.support.mmdet_checkpoint import drawn, filled, localise, save
 
 SIZES = ((512, 512), (768, 1360), (1104, 1472), (1664, 928), (832, 1248), (1024, 768))
 """Height and width of the images: those of the specification's table that differ after resizing."""
@@ -58,6 +58,10 @@ def main(folder: Path, is_full: bool, has_more: bool) -> None:
             state[name] = tensor
     model.load_state_dict(state)
     folder.mkdir(parents=True, exist_ok=True)
+    mean = _mask_features(model, folder / "0.png").mean(1).tolist()
+    localise(state, mean)
+    model.load_state_dict(state)
+    (folder / "mean.json").write_text(json.dumps(mean))
     save(folder / "random.pth", state)
     (folder / "shapes.json").write_text(json.dumps(shapes))
     seen: dict[str, Any] = {}
@@ -93,15 +97,20 @@ def main(folder: Path, is_full: bool, has_more: bool) -> None:
             masks=seen["masks"][:, :: 4 * STEP, :: 4 * STEP].numpy(),
             found=np.array(found, dtype=np.float32),
         )
-        print(
-            number,
-            height,
-            width,
-            seen["classes"].abs().max(),
-            len(found),
-            max(one[5] for one in found),
-            flush=True,
-        )
+        boxes_found = {one[1:5] for one in found}
+        print(f"{number}: {height} x {width}, {len(found)} detections, {len(boxes_found)} boxes", flush=True)
+
+
+def _mask_features(model: Any, picture: Path) -> Any:
+    """Returns the mask features (channels, pixels) of the first image, which it draws as ``picture``."""
+    drawn(0, *SIZES[0]).save(picture)
+    seen = {}
+    hook = model.panoptic_head.pixel_decoder.register_forward_hook(
+        lambda *call: seen.update(found=call[-1][0])
+    )
+    inference_detector(model, str(picture))
+    hook.remove()
+    return seen["found"][0].flatten(1)
 
 
 def _shrink(model: Any) -> None:
