@@ -104,7 +104,7 @@ def main(folder: Path, is_full: bool, has_more: bool) -> None:
 def _mask_features(model: Any, picture: Path) -> Any:
     """Returns the mask features (channels, pixels) of the first image, which it draws as ``picture``."""
     drawn(0, *SIZES[0]).save(picture)
-    seen = {}
+    seen: dict[str, Any] = {}
     hook = model.panoptic_head.pixel_decoder.register_forward_hook(
         lambda *call: seen.update(found=call[-1][0])
     )
