@@ -30,6 +30,12 @@ MEASURERS: dict[str, MeasurerSetting] = {
     "llm2clip": MeasurerSetting(
         "eval_models.encoders.llm2clip", "Llm2ClipEncoder", "encoder", ("llm2clip_vision", "llm2clip_text")
     ),
+    "mask2former-mmdet": MeasurerSetting(
+        "eval_models.encoders.mask2former_mmdet",
+        "MmdetMask2Former",
+        "detector",
+        ("mask2former_mmdet", "geneval_clip"),
+    ),
     "mask2former": MeasurerSetting(
         "eval_models.encoders.mask2former", "Mask2Former", "detector", ("mask2former", "geneval_clip")
     ),

@@ -85,9 +85,7 @@ class GenEval(Benchmark):
     version = "geneval-af4902f"  # prompts and rules are from djghosh13/geneval at this commit
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count, images_per_prompt = 553, 4
-    judge = "mask2former"
-    # the official detector is mmdetection's; the setting "detections" reads its records
-    official_judges = ("mmdet",)
+    judge = "mask2former-mmdet"
     takes = "detector"
     program = "mmdet-records"
     headline = ("overall",)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -61,11 +62,17 @@ class OpenClip:
         return torch.amp.autocast(kind, enabled=kind == "cuda")
 
 
-def load_clip(source: WeightsSource, files: Sequence[str], device: str, architecture: str = "") -> OpenClip:
+def load_clip(
+    source: WeightsSource,
+    files: Sequence[str],
+    device: str,
+    architecture: str = "",
+    changes: Mapping[str, Any] = MappingProxyType({}),
+) -> OpenClip:
     """Loads the first existing file of ``files`` from a folder or hub repository.
 
     The configuration is open_clip's ``architecture``, or if that is empty the repository's
-    open_clip_config.json. Raises CellFailure if the model does not load or the weights do not match.
+    open_clip_config.json, with ``changes``. Raises CellFailure if the model does not load or the weights do not match.
     """
     with loading(source):
         import open_clip
@@ -75,7 +82,7 @@ def load_clip(source: WeightsSource, files: Sequence[str], device: str, architec
         else:
             config = json.loads(cached(source, _CONFIG).read_text(encoding="utf-8"))["model_cfg"]
         path = first_cached(source, files)
-        model = open_clip.CLIP(**config)
+        model = open_clip.CLIP(**{**config, **changes})
         load_state(model, open_clip.factory.load_state_dict(str(path)), WeightsSource(str(path), None, {}))
         return OpenClip(
             model, open_clip.SimpleTokenizer(context_length=config["text_cfg"]["context_length"]), device

@@ -1,57 +1,35 @@
-"""GenEval's evaluator: Mask2Former of transformers detects objects, and CLIP classifies their colours.
-
-Preprocessing and postprocessing follow mmdetection 2.x, the base of GenEval's official program; transformers'
-own processor differs in both.
-"""
+"""An evaluator of GenEval: Mask2Former of transformers detects objects, and CLIP classifies their colours."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from PIL import Image
 
 from eval_models.encoders.clip import OpenClip, load_clip
 from eval_models.encoders.encoder import TORCH, Encoder, clip_pixels, inference, to_device
+from eval_models.encoders.instances import Detected, Frame, detected, prepared
 from eval_models.encoders.weights import load_pretrained
+from imageevalkit.assets.weights import WeightsSource
 from imageevalkit.benchmark.question import Question
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
-# from mmdetection's configuration of this model: the limits of the input's sides, and the normalisation
-_LONG, _SHORT, _MULTIPLE = 1333, 800, 32
-_PAPER = 128
-_MEAN, _STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-_MOST = 100
+DETECTOR = "Mask2FormerForUniversalSegmentation"
+"""The class of transformers."""
 # no benchmark counts less confident detections
-_LEAST_CONFIDENT = 0.3
+LEAST_CONFIDENT = 0.3
 # weights of the loss, and position indices that current transformers computes itself
 _UNUSED = r"criterion\..*|.*\.relative_position_index"
+# a weight of the loss, and a norm behind the backbone that no output passes through (new in transformers 5)
+NEEDLESS = r"criterion\.empty_weight|.*\.swin\.layernorm\.(weight|bias)"
 # file names of open_clip: current, older
 _CLIP_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 # the colour that replaces everything but the object before CLIP sees the crop
 _GREY = (153, 153, 153)
-
-
-class Frame(NamedTuple):
-    """The input of the network: ``pixels`` (3, height, width) with padding; ``size`` (height, width) is the
-    size without padding, ``image`` the original image."""
-
-    pixels: np.ndarray
-    size: tuple[int, int]
-    image: Image.Image
-
-
-class Detected(NamedTuple):
-    """A detected object. ``mask`` is a boolean array of the box: True where the pixel belongs to the
-    object."""
-
-    box: tuple[int, int, int, int]
-    confidence: float
-    mask: np.ndarray
 
 
 class Mask2Former(Encoder):
@@ -82,25 +60,17 @@ class Mask2Former(Encoder):
 
     def load(self, questions: Sequence[Question]) -> tuple[Any, OpenClip]:
         detector, clip = self.sources.values()
-        network = load_pretrained(
-            detector, "Mask2FormerForUniversalSegmentation", "float32", self.device, unused=_UNUSED
-        )
         self._classifiers = {}
-        return network, load_clip(clip, _CLIP_FILES, self.device)
+        # OpenAI's weights need it; open_clip only warns without
+        changes = {"quick_gelu": True}
+        return self.load_detector(detector), load_clip(clip, _CLIP_FILES, self.device, changes=changes)
+
+    def load_detector(self, source: WeightsSource) -> Any:
+        """Loads transformers' Mask2Former. Raises CellFailure if the weights do not load."""
+        return load_pretrained(source, DETECTOR, "float32", self.device, unused=_UNUSED, needless=NEEDLESS)
 
     def prepare(self, image: Image.Image) -> Frame:
-        """Returns the image resized to fit 1333 x 800, padded with grey to multiples of 32, and
-        normalised."""
-        import cv2
-        import numpy as np
-
-        scale = min(_LONG / max(image.size), _SHORT / min(image.size))
-        width, height = (int(side * scale + 0.5) for side in image.size)
-        resized = cv2.resize(np.asarray(image), (width, height), interpolation=cv2.INTER_LINEAR)
-        rows, columns = (-side % _MULTIPLE for side in (height, width))
-        padded = np.pad(resized, ((0, rows), (0, columns), (0, 0)), constant_values=_PAPER)
-        values = (padded.astype(np.float32) - np.float32(_MEAN)) / np.float32(_STD)
-        return Frame(np.ascontiguousarray(values.transpose(2, 0, 1)), (height, width), image)
+        return prepared(image)
 
     def forward(self, batch: list[Frame]) -> list[tuple[Frame, dict[str, list[Detected]] | None]]:
         """Returns the objects of each image by class, or None if the network's output is not finite.
@@ -118,46 +88,13 @@ class Mask2Former(Encoder):
             logits = zip(output.class_queries_logits, output.masks_queries_logits, strict=True)
             for n, (classes, masks) in zip(numbers, logits, strict=True):
                 is_finite = classes.isfinite().all() and masks.isfinite().all()
-                found[n] = self._detected(batch[n], classes, masks) if is_finite else None
+                found[n] = (
+                    detected(batch[n], classes, masks, self.classes, LEAST_CONFIDENT) if is_finite else None
+                )
         # transformers keeps the last position embedding of the process, 0.3 GiB of a full batch, without the model too
         embed = self.models[0].model.transformer_module.position_embedder
         embed(torch.Size((1, 1, 1, 1)), "cpu", torch.float32)
         return [(frame, found[n]) for n, frame in enumerate(batch)]
-
-    def _detected(
-        self, frame: Frame, classes: torch.Tensor, masks: torch.Tensor
-    ) -> dict[str, list[Detected]]:
-        """Returns detections from the 100 most probable (query, class) pairs, like mmdetection's instance
-        head."""
-        from torch.nn.functional import interpolate
-
-        count = len(self.classes)
-        flat = classes.float().softmax(-1)[:, :count].flatten()
-        probabilities, pairs = flat.topk(min(_MOST, len(flat)))
-        queries = pairs.div(count, rounding_mode="floor")
-        height, width = frame.pixels.shape[1:]
-        found: dict[str, list[Detected]] = {}
-        # a mask only lowers the confidence, so masks of pairs below the threshold need no upscaling
-        for query in queries[probabilities.double() > _LEAST_CONFIDENT].unique():
-            whole = interpolate(
-                masks[query][None, None].float(), (height, width), mode="bilinear", align_corners=False
-            )
-            inner = whole[..., : frame.size[0], : frame.size[1]]
-            logit = interpolate(inner, frame.image.size[::-1], mode="bilinear", align_corners=False)[0, 0]
-            mask = logit > 0
-            area = mask.sum()
-            if not area:
-                continue
-            inside = (logit.sigmoid() * mask).sum() / (area + 1e-6)
-            rows, columns = (mask.any(axis).nonzero() for axis in (1, 0))
-            box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
-            cut = mask[box[1] : box[3], box[0] : box[2]].cpu().numpy()
-            for place in (queries == query).nonzero()[:, 0]:
-                confidence = float(probabilities[place] * inside)
-                if confidence > _LEAST_CONFIDENT:
-                    name = self.classes[int(pairs[place]) % count]
-                    found.setdefault(name, []).append(Detected(box, confidence, cut))
-        return {name: sorted(objects, key=lambda one: -one.confidence) for name, objects in found.items()}
 
     def measure(
         self, question: Question, features: tuple[Frame, dict[str, list[Detected]] | None]
@@ -180,7 +117,14 @@ class Mask2Former(Encoder):
         }
 
     def _colors(self, image: Image.Image, name: str, objects: Sequence[Detected]) -> list[str]:
-        """Returns CLIP's colour of each object. The background in the object's box is replaced with grey."""
+        """Returns CLIP's colour of each object."""
+        logits = self.color_logits(image, name, objects)
+        if not logits.isfinite().all():
+            raise ValueError("features that are not finite")
+        return [self.colors[int(place)] for place in logits.argmax(1)]
+
+    def color_logits(self, image: Image.Image, name: str, objects: Sequence[Detected]) -> torch.Tensor:
+        """Returns CLIP's logits (objects, colours). The background in an object's box is replaced with grey."""
         crops = []
         for one in objects:
             crop = image.crop(one.box)
@@ -192,10 +136,7 @@ class Mask2Former(Encoder):
         # wins
         with inference("an object"), clip.autocast():
             features = clip.image_features(to_device(crops, self.device))
-            logits = (100.0 * features @ self._classifier(name).T).float().cpu()
-        if not logits.isfinite().all():
-            raise ValueError("features that are not finite")
-        return [self.colors[int(place)] for place in logits.argmax(1)]
+            return (100.0 * features @ self._classifier(name).T).float().cpu()
 
     def _classifier(self, name: str) -> torch.Tensor:
         """Returns (colours, width): for each colour the normalised mean of its text features."""

@@ -21,7 +21,7 @@ from imageevalkit.assets.weights import (
     why_not_loaded,
 )
 from imageevalkit.common.errors import CellFailure, unknown
-from imageevalkit.common.hashes import weights_of
+from imageevalkit.common.hashes import sha256_file, weights_of
 from imageevalkit.store.cell import REPO
 
 if TYPE_CHECKING:
@@ -139,6 +139,12 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
     )
 
 
+def is_published(name: str, source: WeightsSource) -> bool:
+    """Whether ``source`` is the file that the publisher of the weights ``name`` offers, by the published hash."""
+    first, path = _ASSETS[name][0], Path(source.model_path)
+    return isinstance(first, UrlAsset) and path.is_file() and not first.is_other(sha256_file(path))
+
+
 def check_names(places: Mapping[str, str]) -> None:
     """Raises UserError if ``places`` has an unknown name."""
     for name in places:
@@ -199,14 +205,15 @@ def load_pretrained(
     device: str | None,
     unused: str = ".*",
     user: WeightsUser = ENCODERS,
+    needless: str = "",
     **options: Any,
 ) -> Any:
     """Loads transformers' class ``class_name`` in ``dtype`` from ``source``, or from
     ``options["state_dict"]``.
 
     ``device`` is None if ``options`` place the model. ``unused`` is a pattern of weight names that the
-    checkpoint may have in addition to the class. Raises CellFailure if the model does not load, or if weights
-    do not match it.
+    checkpoint may have in addition to the class, ``needless`` is one of names that it may lack. Raises
+    CellFailure if the model does not load, or if weights do not match it.
     """
     with loading(source, user):
         import transformers
@@ -221,7 +228,7 @@ def load_pretrained(
             **options,
         )
         unfit = {
-            "lacks": found["missing_keys"],
+            "lacks": [name for name in found["missing_keys"] if not re.fullmatch(needless, name)],
             "has unexpected": [name for name in found["unexpected_keys"] if not re.fullmatch(unused, name)],
             "has another shape of": [str(name) for name, *_ in found["mismatched_keys"]],
         }

@@ -15,6 +15,7 @@ them for the data and prompts of a repository). A model's entry lists its ``asse
 
     {"url": "https://…", "path": "eval_models/weights/x.pt",  relative to the tree's root
      "sha256": "<64 hex>", "size": 203974,                  left out if nobody has published them
+     "sha256_start": "<8 hex>",                             if only the first 8 digits are published
      "unpack": ["a.pth", "b/c.json"],                       a ZIP file, unpacked below "path"; some files
      "by_hand": true,                                       a program cannot download it
      "licence": "MIT"}
@@ -293,8 +294,9 @@ class CodeAsset(NamedTuple):
 class UrlAsset(NamedTuple):
     """A file from any URL, stored at ``path`` (relative to the tree's root).
 
-    ``sha256`` and ``size`` are None if nobody has published them: the first download is trusted and recorded.
-    ``unpack`` names some files of a ZIP archive that is unpacked into the folder ``path``; empty: no archive.
+    ``sha256`` and ``size`` are None if nobody has published them: the first download is trusted and recorded,
+    if its SHA-256 begins with ``sha256_start``. ``unpack`` names some files of a ZIP archive that is unpacked
+    into the folder ``path``; empty: no archive.
     """
 
     url: str
@@ -304,6 +306,11 @@ class UrlAsset(NamedTuple):
     size: int | None = None
     unpack: tuple[str, ...] = ()
     by_hand: bool = False
+    sha256_start: str = ""
+
+    def is_other(self, sha256: str) -> bool:
+        """Whether a download with this SHA-256 is not the published file."""
+        return self.sha256 not in (None, sha256) or not sha256.startswith(self.sha256_start)
 
 
 class LocalFolder(NamedTuple):
@@ -441,6 +448,7 @@ _IS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("repo", "hub", "code"), _matches(r"[\w.-]+/[\w.-]+")),
     **dict.fromkeys(("commit", "revision", "tree"), _matches("[0-9a-f]{40}")),
     "sha256": _matches("[0-9a-f]{64}"),
+    "sha256_start": _matches("[0-9a-f]{8}"),
     "digest": _matches("[0-9a-f]{64}|[0-9a-f]{40}"),
     "size": lambda value: type(value) is int and value >= 0,
     "type": _matches("model|dataset"),

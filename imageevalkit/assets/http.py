@@ -84,7 +84,7 @@ def fetch_file(asset: UrlAsset, name: str, hashes: bool, download_allowed: bool)
     # without a published hash the existing files are trusted
     files = {part: FileFacts.of(folder / part) for part in asset.unpack or (file.name,)}
     sha256 = (asset.sha256 or "") if asset.unpack else files[file.name].digest
-    if asset.sha256 not in (None, sha256):
+    if asset.is_other(sha256):
         raise CellFailure(f"{asset.path} has other content than {asset.url}: remove it to download it again")
     return Finding(notes=_recorded(asset, sha256, files))
 
@@ -94,11 +94,12 @@ def _download(asset: UrlAsset, name: str) -> list[str]:
     part = part_path(file)
     with download(asset.url, part, name):
         facts, before = FileFacts.of(part), Record.read(record)
-        expected, why = asset.sha256, "pinned"
-        if expected is None and before:
-            expected = before.known.get("sha256")
+        recorded, why = None, "pinned"
+        if asset.sha256 is None and before:
+            recorded = before.known.get("sha256")
             why = f"at the first download; delete {record} to accept the new file"
-        if expected not in (None, facts.digest) or asset.size not in (None, facts.size):
+        is_other = recorded not in (None, facts.digest) or asset.is_other(facts.digest)
+        if is_other or asset.size not in (None, facts.size):
             forget(part)
             raise CellFailure(
                 f"{asset.url} has another file than {why} (sha256 {facts.digest}, {facts.size} bytes)"
@@ -117,7 +118,9 @@ def _recorded(asset: UrlAsset, sha256: str, files: dict[str, FileFacts]) -> list
     """Records the hashes of the download and of its files. Returns a note if there is no published hash."""
     Record({"url": asset.url, "sha256": sha256}, files).write(_places(asset)[2])
     shown = f": sha256 {sha256}" * bool(sha256)
-    note = f"{asset.path}: nobody has published its hash; recorded for later checks{shown}"
+    published = f"published are only the first {len(asset.sha256_start)} digits of its hash"
+    why = published if asset.sha256_start else "nobody has published its hash"
+    note = f"{asset.path}: {why}; recorded for later checks{shown}"
     return [] if asset.sha256 else [note]
 
 

@@ -81,10 +81,21 @@ def test_a_pinned_file_arrives_through_cuts_and_busy_servers(web: HubServer, roo
 
 
 def test_a_file_that_is_not_the_pinned_one_is_refused(web: HubServer, root: Path) -> None:
-    for wrong in ({"sha256": sha256(b"other")}, {"size": 7}):
+    for wrong in ({"sha256": sha256(b"other")}, {"size": 7}, {"sha256_start": sha256(b"other")[:8]}):
         with pytest.raises(CellFailure, match="has another file than pinned"):
             fetch(asset(web, **wrong))
     assert files(root) == set()
+
+
+def test_of_a_hash_its_first_digits_may_be_all_that_is_published(web: HubServer, root: Path) -> None:
+    wanted = asset(web, sha256_start=sha256(CONTENT)[:8])
+    (note,) = fetch(wanted)
+    assert "published are only the first 8 digits of its hash" in note
+    assert is_fine(wanted)
+    (root / PLACE).with_name(".w.pt.fetched.json").unlink()
+    (root / PLACE).write_bytes(b"other")
+    with pytest.raises(CellFailure, match="has other content than"):
+        fetch(wanted)
 
 
 def test_what_nobody_has_published_is_trusted_once(web: HubServer, root: Path) -> None:

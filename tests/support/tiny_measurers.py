@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.support import mmdet_checkpoint
 from tests.support.tiny_checkpoints.parts import small_config
 from tests.support.tiny_encoders import save_csd, save_se
 
@@ -380,9 +381,9 @@ def save_all(folder: Path, benchmarks: Collection[str]) -> dict[str, dict[str, s
     places = {}
     # of a benchmark's own classes and reference vectors there are so many, and so wide
     if "geneval" in benchmarks:
-        save_mask2former(folder / "mask2former", classes=80)
         save_open_clip(folder / "geneval_clip")
-        places["geneval"] = {name: str(folder / name) for name in ("mask2former", "geneval_clip")}
+        mmdet_checkpoint.save(folder / "mask2former_mmdet", mmdet_checkpoint.small())
+        places["geneval"] = {name: str(folder / name) for name in ("mask2former_mmdet", "geneval_clip")}
     if "hpsv2" in benchmarks:
         save_hpsv2(folder / "hpsv2")
         places["hpsv2"] = {"hpsv2": str(folder / "hpsv2")}

@@ -69,6 +69,14 @@ def test_colours_are_told_of_the_classes_that_were_asked_about(said: Mapping[str
         assert "cup" not in answer["colors"]
 
 
+def test_colours_have_the_logits_of_open_clip(tmp_path: Path) -> None:
+    found = run("geneval_colors_run", tmp_path, "dreamsim")
+    assert len(found["ours"]) == len(found["theirs"]) == 16
+    for ours, theirs in zip(found["ours"], found["theirs"], strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-3)
+    assert len({round(logits[0], 2) for logits in found["theirs"]}) > 8, "the crops differ"
+
+
 def test_a_preference_is_the_cosine_in_percent_by_version(said: Mapping[str, Any]) -> None:
     found = said["hpsv2"]
     assert [one["v2.1"] for one in found["said"]] == pytest.approx(found["plain"], abs=1e-3)

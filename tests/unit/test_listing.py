@@ -118,7 +118,7 @@ def test_data_that_is_not_here_is_a_column(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("maps", "name", "items", "evaluator"),
     [
-        ({}, "geneval", "553 × 4", "mask2former"),
+        ({}, "geneval", "553 × 4", "mask2former-mmdet"),
         ({"JUDGE_MAP": {"wise": "vllm:gpt-4o-2024-05-13"}}, "wise", "1000", "vllm:gpt-4o-2024-05-13"),
         ({"JUDGE_MAP": {"dpgbench": "openai:m"}}, "dpgbench", "1065 × 4", "openai:m"),
         ({}, "oneig", "1120 × 4", "qwen2.5-vl-7b, llm2clip, csd+se, dreamsim"),
