@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 
 from eval_models.encoders.encoder import inference, to_device
 from eval_models.encoders.instances import detected, prepared
-from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.errors import CellFailure, say
 
 _SIDE = 512
 # a GPU and a CPU differ by far less, a GPU that computes wrongly by far more
@@ -26,19 +26,15 @@ PICTURED = ("stop sign", "clock", "traffic light")
 
 
 def check_detector(network: Any, classes: Sequence[str], device: str, *, is_official: bool) -> None:
-    """Raises CellFailure if ``network`` on ``device`` is less confident about drawn pictures than it must be.
+    """Raises CellFailure if ``network`` finds other objects in drawn pictures on ``device`` than on the CPU.
 
-    On a GPU, the confidences must be those that the CPU computes. With the official weights, at least one of
-    the drawn objects must count as a detection; other weights may not know them.
+    If the official weights find none of the drawn objects, a line says so. It is no failure: nobody has seen
+    these weights look at these pictures. Other weights may not know such objects.
     """
     if device == "cpu" and not is_official:
         return  # nothing to compare with
     pictures = [picture(name) for name in PICTURED]
     here = _confidences(network, pictures, classes, device)
-    advice = (
-        "score on another GPU or without one (EVAL_GPU_MAP), or run the official program elsewhere "
-        "(--ds_kwargs detections=FILE)"
-    )
     if device != "cpu":
         there = _confidences(network.to("cpu"), pictures, classes, "cpu")
         network.to(device)
@@ -47,13 +43,14 @@ def check_detector(network: Any, classes: Sequence[str], device: str, *, is_offi
         if not most <= _MOST_DIFFERENCE:
             raise CellFailure(
                 f"encoders: the detector's confidences on {device} differ by {most:.2f} from the CPU's on drawn "
-                f"pictures: this GPU or its libraries compute wrongly; {advice}"
+                f"pictures: this GPU or its libraries compute wrongly; score on another GPU or without "
+                "one (EVAL_GPU_MAP), or run the official program elsewhere (--ds_kwargs detections=FILE)"
             )
     best = max((here.get((n, name), 0.0) for n, name in enumerate(PICTURED)), default=0.0)
     if is_official and best <= _LEAST:
-        raise CellFailure(
+        say(
             f"encoders: the detector is at most {best:.2f} sure of a drawn {', '.join(PICTURED)}, not above {_LEAST}: "
-            f"this machine computes wrongly; {advice}"
+            "score images with a known result first"
         )
 
 

@@ -161,7 +161,6 @@ def test_the_default_file_must_have_the_published_hash(
     ("device", "here", "is_official", "words"),
     [
         ("cpu", 0.9, True, ""),
-        ("cpu", 0.2, True, "at most 0.20 sure of a drawn stop sign, clock, traffic light"),
         ("cuda:0", 0.9, True, ""),
         ("cuda:0", 0.4, True, "confidences on cuda:0 differ by 0.50 from the CPU's"),
         ("cuda:0", math.nan, False, "confidences on cuda:0 differ by nan"),
@@ -170,7 +169,7 @@ def test_the_default_file_must_have_the_published_hash(
         ("cpu", 0.0, False, ""),
     ],
 )
-def test_a_detector_that_lost_its_confidence_scores_nothing(
+def test_a_detector_that_differs_from_the_cpu_scores_nothing(
     device: str, here: float, is_official: bool, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def confidences(network: Any, pictures: Any, classes: Any, place: str) -> dict[tuple[int, str], float]:
@@ -185,3 +184,12 @@ def test_a_detector_that_lost_its_confidence_scores_nothing(
     with pytest.raises(CellFailure) as lost:
         check_detector(network, COCO, device, is_official=is_official)
     assert words in str(lost.value) and "EVAL_GPU_MAP" in str(lost.value)
+
+
+def test_official_weights_that_know_no_drawn_object_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(detector_check, "_confidences", lambda *given: {(0, PICTURED[0]): 0.2})
+    check_detector(torch.nn.Module(), COCO, "cpu", is_official=True)
+    said = "".join(capsys.readouterr())
+    assert "at most 0.20 sure of a drawn stop sign, clock, traffic light" in said
