@@ -101,7 +101,7 @@ JUDGE_FAULTS: dict[str, Fault] = {
 
 
 class JudgeServer(ImageServer):
-    """See the module. After ``die_after`` requests the port is closed for ``down_for`` seconds.
+    """See the module. Once it has ``received`` ``die_after`` requests, the port is closed for ``down_for`` seconds.
 
     Open connections are then reset. A request is answered when ``hold`` says no more of it that it must wait.
     """
@@ -110,7 +110,7 @@ class JudgeServer(ImageServer):
         self, default: str = "ok", latency: float = 0.0, *, die_after: int = 0, down_for: float = 0.0
     ) -> None:
         super().__init__(default, latency)
-        self._die_after, self._down_for = die_after, down_for
+        self.die_after, self.down_for = die_after, down_for
         self.hold: Callable[[Received], bool] = lambda request: False
         self._down_until = 0.0
 
@@ -137,10 +137,10 @@ class JudgeServer(ImageServer):
     def _unwilling(self) -> str:
         """How to answer where no question is looked at; empty when one is."""
         now = time.monotonic()
-        if self._die_after and self.received >= self._die_after:
-            self._die_after = 0
-            self._down_until = now + self._down_for
-            threading.Thread(target=self.close_port, args=(self._down_for,), daemon=True).start()
+        if self.die_after and self.received >= self.die_after:
+            self.die_after = 0
+            self._down_until = now + self.down_for
+            threading.Thread(target=self.close_port, args=(self.down_for,), daemon=True).start()
         return "reset" if now < self._down_until else ""
 
 
