@@ -1,4 +1,4 @@
-"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions, GEdit-Bench images, TRIG all.
+"""Every benchmark through eval.sh on its real data. DPG-Bench lacks questions, GEdit-Bench images, prefer and TRIG all.
 
 Judges are real servers; networks have random weights.
 """
@@ -27,7 +27,7 @@ from imageevalkit import registry
 from imageevalkit.assets import FileAsset
 from imageevalkit.report.item_parts import with_parts
 from imageevalkit.store.results import ItemPart, read_result
-from tests.support import gedit_data
+from tests.support import gedit_data, prefer_data
 from tests.support.checkout import find_no_text, make_checkout, needs_driver_env, run_command, run_eval
 from tests.support.judge_server import JudgeServer
 from tests.support.mirror import shared_mirror
@@ -41,7 +41,7 @@ PACKAGES = Path(os.environ.get("DREAMSIM_PACKAGES") or Path(sys.prefix) / "dream
 MODEL = "reference-typeset"
 LIMIT = 12
 ALL = sorted(registry.benchmark_tasks())
-NETWORKS = ("geneval", "hpsv2")
+NETWORKS = ("geneval", "hpsv2", "prefer")
 # GenAI-Bench and DPG-Bench in place of a network
 ASKED = [name for name in ALL if name not in (*NETWORKS, "quickshapes", "quicktext")]
 # what a benchmark needs beside the tests
@@ -63,6 +63,7 @@ NO_MEANS = {
     "geneval2": ("outside_mass*",),
     # sums
     "wise": ("*_sum",),
+    "prefer": ("*/deviation",),
 }
 # official programs round these; what items give is of the unrounded
 ROUNDED = {"imgedit": 0.01, "t2ireasonbench": 0.005, "tiff": 5e-5}
@@ -132,7 +133,7 @@ class Kit:
             self._config.append(_ds_kwargs(name, settings.get(name, {}) | own))
 
     def _make_up_what_is_lacking(self, mirror: Path) -> None:
-        """The questions of DPG-Bench, an image of ImgEdit, and the rows of GEdit-Bench."""
+        """The questions of DPG-Bench, an image of ImgEdit, prompts of prefer, and the rows of GEdit-Bench."""
         [prompts] = [
             one
             for one in registry.benchmark_files("dpgbench").local
@@ -152,6 +153,7 @@ class Kit:
         Image.new("RGB", (64, 64), "grey").save(picture, "JPEG")
         path = "imgedit_asset/Benchmark/singleturn/compose/animal/5.jpg"
         self._make_up("imgedit", path, picture.getvalue())
+        self._make_up("prefer", "dataset/pickscore/test.txt", prefer_data.PROMPTS.encode())
         gedit_data.write(self.checkout / "benchmarks/gedit/data")
 
     def _make_up(self, benchmark: str, path: str, data: bytes) -> None:

@@ -44,6 +44,7 @@ EVALUATORS = {
     "geneval": ("eval_models/encoders/mask2former", "eval_models/encoders/mask2former_mmdet"),
     "genai": ("eval_models/encoders/vqascore", "imageevalkit/judges/client", "eval_models/vlm"),
     "hpsv2": ("eval_models/encoders/clip",),
+    "prefer": ("eval_models/encoders/clip", "eval_models/encoders/clip_metrics"),
     "dpgbench": ("eval_models/mplug", "imageevalkit/judges/client"),
     **dict.fromkeys(("trig-t2i", "trig-p2p", "trig-s2p"), TRIG),
 }

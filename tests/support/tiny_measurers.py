@@ -377,7 +377,7 @@ def save_niqe(path: Path) -> dict[str, Any]:
 
 
 def save_all(folder: Path, benchmarks: Collection[str]) -> dict[str, dict[str, str]]:
-    """Saves the weights of GenEval, HPSv2 and the style of OneIG-Bench; returns their places by benchmark."""
+    """Saves the weights of GenEval, HPSv2, prefer and the style of OneIG-Bench; returns their places by benchmark."""
     places = {}
     # of a benchmark's own classes and reference vectors there are so many, and so wide
     if "geneval" in benchmarks:
@@ -387,6 +387,13 @@ def save_all(folder: Path, benchmarks: Collection[str]) -> dict[str, dict[str, s
     if "hpsv2" in benchmarks:
         save_hpsv2(folder / "hpsv2")
         places["hpsv2"] = {"hpsv2": str(folder / "hpsv2")}
+    if "prefer" in benchmarks:
+        save_hpsv2(folder / "hpsv2")
+        save_clip(folder / "clip")
+        save_aesthetic(folder / "aesthetic.pth")
+        own = {"hpsv2": str(folder / "hpsv2"), "aesthetic": str(folder / "aesthetic.pth")}
+        clips = ("pickscore", "clip_vit_h_14", "clip_vit_b_32", "clip_vit_l_14")
+        places["prefer"] = own | dict.fromkeys(clips, str(folder / "clip"))
     if "oneig" in benchmarks:
         save_csd(folder / "csd", projection=768)
         save_se(folder / "se", projection=1280)

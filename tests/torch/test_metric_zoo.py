@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
-from eval_models.encoders.clip_metrics import AestheticPredictor, ClipScore
+from eval_models.encoders.clip_metrics import AestheticPredictor, ClipScore, PickScore
 from eval_models.encoders.vqascore import Llava
 from eval_models.image_metrics import NAKED, Niqe, NudeNet
 from imageevalkit.benchmark.answerer import Answerer
@@ -87,6 +87,28 @@ def test_clipscore_is_the_cosine_with_the_prefixed_caption(tmp_path: Path) -> No
             expected.append(2.5 * max(0.0, cosine))
     assert said(encoder, asked) == pytest.approx(expected, abs=1e-5)
     assert 0.0 in expected and len({*expected}) > 4, "some are opposed, others are not"
+
+
+def test_pickscore_is_the_logit_of_clip(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoTokenizer
+
+    from eval_models.encoders.encoder import clip_pixels
+
+    model = save_clip(tmp_path / "clip")
+    tokens = AutoTokenizer.from_pretrained(tmp_path / "clip")
+    places = dict.fromkeys(("pickscore", "clip_vit_h_14"), str(tmp_path / "clip"))
+    encoder = PickScore(places, "cpu", 2)
+    prompts = [CAPTION, "two dogs, one of them blue", "a very long prompt " * 20]
+    asked = [measure("fit", picture, prompt) for picture in pictures(tmp_path) for prompt in prompts]
+    expected = []
+    with torch.inference_mode():
+        for question in asked:
+            pixels = clip_pixels(Image.open(question.pictures[0].path), 32, "transformers")[0]
+            words = tokens(question.text, truncation=True, return_tensors="pt")
+            expected.append(float(model(words.input_ids, torch.from_numpy(pixels)[None]).logits_per_image))
+    assert said(encoder, asked) == pytest.approx(expected, abs=1e-4)
+    assert len({round(value, 3) for value in expected}) == 9
 
 
 def test_the_aesthetic_predictor_is_linear_in_normalised_features(tmp_path: Path) -> None:
