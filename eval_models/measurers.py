@@ -54,6 +54,9 @@ MEASURERS: dict[str, MeasurerSetting] = {
     "pickscore": MeasurerSetting(
         "eval_models.encoders.clip_metrics", "PickScore", "metric", ("pickscore", "clip_vit_h_14")
     ),
+    "imagereward": MeasurerSetting(
+        "eval_models.encoders.imagereward", "ImageReward", "metric", ("imagereward", "bert")
+    ),
     "aesthetic_predictor": MeasurerSetting(
         "eval_models.encoders.clip_metrics", "AestheticPredictor", "metric", ("aesthetic", "clip_vit_l_14")
     ),

@@ -47,6 +47,7 @@ class Model(NamedTuple):
 
 
 MODELS = {
+    "imagereward": Model("imagereward", 2.0),
     "pickscore": Model("pickscore", 26.0),
     "hpsv2.1": Model("hpsv2", 100.0, "v2.1"),
     "clipscore": Model("clipscore", 2.5),

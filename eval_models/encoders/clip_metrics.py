@@ -7,7 +7,7 @@ its licence forbids commercial use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -153,16 +153,28 @@ class AestheticPredictor(_ClipMetric):
         with loading(head):
             import torch
 
-            widths = (vision.config.projection_dim, *_WIDTHS)
-            linear = [torch.nn.Linear(*pair) for pair in pairwise(widths)]
-            named = {str(place): layer for place, layer in zip(_PLACES, linear, strict=True)}
-            network = torch.nn.ModuleDict({"layers": torch.nn.ModuleDict(named)})
-            load_state(network, torch.load(head.model_path, map_location="cpu", weights_only=True), head)
-        return vision, torch.nn.Sequential(*linear).to(self.device).eval()
+            state = torch.load(head.model_path, map_location="cpu", weights_only=True)
+            layers = linear_layers(vision.config.projection_dim, state, head)
+        return vision, layers.to(self.device).eval()
 
     def measure(self, question: Question, features: torch.Tensor) -> float:
         with inference("one image"):
             return float(self.models[1](features))
+
+
+def linear_layers(
+    width: int, state: Mapping[str, torch.Tensor], source: WeightsSource
+) -> torch.nn.Sequential:
+    """Returns the predictor above features of ``width`` with the tensors ``state`` of ``source``.
+
+    ImageReward has a predictor of the same form. Raises CellFailure if tensors do not match.
+    """
+    import torch
+
+    linear = [torch.nn.Linear(*pair) for pair in pairwise((width, *_WIDTHS))]
+    named = {str(place): layer for place, layer in zip(_PLACES, linear, strict=True)}
+    load_state(torch.nn.ModuleDict({"layers": torch.nn.ModuleDict(named)}), state, source)
+    return torch.nn.Sequential(*linear)
 
 
 def _normalised(features: torch.Tensor) -> torch.Tensor:

@@ -61,7 +61,11 @@ WEIGHTS: dict[str, str] = {
 }
 """The default location of the weights by name: a file, a folder, or a hub id."""
 # the file that identifies a hub repository without config.json
-_HAS = {"geneval_clip": "open_clip_config.json", "hpsv2": "HPS_v2.1_compressed.pt"}
+_HAS = {
+    "geneval_clip": "open_clip_config.json",
+    "hpsv2": "HPS_v2.1_compressed.pt",
+    "imagereward": "ImageReward.pt",
+}
 _WITH_REFERENCES = ("csd", "se")  # these compare with reference vectors of the benchmark
 
 

@@ -11,19 +11,30 @@ import pytest
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
 from eval_models.encoders.clip_metrics import AestheticPredictor, ClipScore, PickScore
+from eval_models.encoders.imagereward import ImageReward
 from eval_models.encoders.vqascore import Llava
 from eval_models.image_metrics import NAKED, Niqe, NudeNet
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.question import Message, Picture, Question, Sampling, measure
+from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.images import sha256_file
 from tests.support.beside import packages_beside
 from tests.support.mirror import official_source
-from tests.support.tiny_measurers import save_aesthetic, save_clip, save_llava, save_niqe
+from tests.support.tiny_measurers import (
+    save_aesthetic,
+    save_clip,
+    save_imagereward,
+    save_llava,
+    save_niqe,
+)
 
 _SKIN = (224, 172, 140)
 SIZES = ((300, 200), (64, 91), (96, 96))
 CAPTION = "a red cup"
 FIRST = 12.6908
+PROMPTS = (CAPTION, "two dogs, one of them blue", "a very long prompt " * 20)
+# the rewards of the authors' program (commit c1392c6) with the network of save_imagereward()
+REWARDS = (-0.731295, -0.581576, -0.562235, -1.411757, -1.062702, -1.236264, -1.103472, -1.001718, -1.243307)
 
 
 def noise(size: tuple[int, int], seed: int = 0) -> Image.Image:
@@ -99,8 +110,7 @@ def test_pickscore_is_the_logit_of_clip(tmp_path: Path) -> None:
     tokens = AutoTokenizer.from_pretrained(tmp_path / "clip")
     places = dict.fromkeys(("pickscore", "clip_vit_h_14"), str(tmp_path / "clip"))
     encoder = PickScore(places, "cpu", 2)
-    prompts = [CAPTION, "two dogs, one of them blue", "a very long prompt " * 20]
-    asked = [measure("fit", picture, prompt) for picture in pictures(tmp_path) for prompt in prompts]
+    asked = [measure("fit", picture, prompt) for picture in pictures(tmp_path) for prompt in PROMPTS]
     expected = []
     with torch.inference_mode():
         for question in asked:
@@ -132,6 +142,19 @@ def test_the_aesthetic_predictor_is_linear_in_normalised_features(tmp_path: Path
         expected, abs=1e-4
     )
     assert len({round(value, 3) for value in expected}) == 3
+
+
+def test_rewards_are_those_of_the_authors_program(tmp_path: Path) -> None:
+    import torch
+
+    state = save_imagereward(tmp_path)
+    places = {"imagereward": str(tmp_path), "bert": str(tmp_path / "bert")}
+    asked = [measure("reward", picture, prompt) for picture in pictures(tmp_path) for prompt in PROMPTS]
+    assert said(ImageReward(places, "cpu", 2), asked) == pytest.approx(REWARDS, abs=1e-4)
+    del state["blip.text_encoder.encoder.layer.1.crossattention.self.key.bias"]
+    torch.save(state, tmp_path / "ImageReward.pt")
+    with pytest.raises(CellFailure, match=r"lacks encoder\.layer\.1\.crossattention\.self\.key\.bias;"):
+        said(ImageReward(places, "cpu"), asked)
 
 
 # VQAScore
