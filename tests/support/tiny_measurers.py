@@ -343,26 +343,8 @@ def save_imagereward(folder: Path) -> dict[str, Any]:
     import torch
 
     wide, hidden, inner, layers, patch, side = 128, 768, 32, 2, 8, 32
-    words = [
-        "a",
-        "red",
-        "blue",
-        "cup",
-        "two",
-        "dogs",
-        "one",
-        "of",
-        "them",
-        "is",
-        "on",
-        "the",
-        "table",
-        "very",
-        "long",
-        "prompt",
-        ",",
-        ".",
-    ]
+    text = "a red blue cup two dogs one of them is on the table very long prompt , ."
+    words = text.split()
     marks = ["[PAD]", *(f"[unused{n}]" for n in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     # numpy's old generator draws the same numbers on every machine
     draw, state = np.random.RandomState(0), dict[str, Any]()
@@ -390,13 +372,13 @@ def save_imagereward(folder: Path) -> dict[str, Any]:
         add(f"{block}.mlp.fc1", 4 * wide, wide)
         add(f"{block}.mlp.fc2", wide, 4 * wide)
     add(f"{eye}.norm", wide)
-    text = "blip.text_encoder"
+    reader = "blip.text_encoder"
     for name, rows in (("word", len(marks) + len(words)), ("position", 64)):
-        state[f"{text}.embeddings.{name}_embeddings.weight"] = drawn(rows, hidden)
-    state[f"{text}.embeddings.position_ids"] = torch.arange(64)[None]
-    add(f"{text}.embeddings.LayerNorm", hidden)
+        state[f"{reader}.embeddings.{name}_embeddings.weight"] = drawn(rows, hidden)
+    state[f"{reader}.embeddings.position_ids"] = torch.arange(64)[None]
+    add(f"{reader}.embeddings.LayerNorm", hidden)
     for n in range(layers):
-        layer = f"{text}.encoder.layer.{n}"
+        layer = f"{reader}.encoder.layer.{n}"
         for kind, taken in (("attention", hidden), ("crossattention", wide)):
             for name, columns in (("query", hidden), ("key", taken), ("value", taken)):
                 add(f"{layer}.{kind}.self.{name}", hidden, columns)
