@@ -57,6 +57,7 @@ MEASURERS: dict[str, MeasurerSetting] = {
     "imagereward": MeasurerSetting(
         "eval_models.encoders.imagereward", "ImageReward", "metric", ("imagereward", "bert")
     ),
+    "hpsv3": MeasurerSetting("eval_models.encoders.hpsv3", "HPSv3", "metric", ("hpsv3", "qwen2_vl")),
     "aesthetic_predictor": MeasurerSetting(
         "eval_models.encoders.clip_metrics", "AestheticPredictor", "metric", ("aesthetic", "clip_vit_l_14")
     ),

@@ -9,50 +9,22 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from benchmarks.prefer import unifiedreward
+from benchmarks.prefer.models import DEFAULT, MODELS, WITH_TEXTS, question_of, value_of
 from imageevalkit import registry
-from imageevalkit.assets import Asset, asset_list
+from imageevalkit.assets import Asset, FileAsset, PromptsAsset, asset_list
 from imageevalkit.benchmark.answerer import digest
-from imageevalkit.benchmark.contract import (
-    Answers,
-    Benchmark,
-    Measurer,
-    Sample,
-    Scores,
-    Settings,
-    Unparsed,
-    json_value,
-)
-from imageevalkit.benchmark.question import PILLOW, Answer, Picture, PixelRule, Question, measure
+from imageevalkit.benchmark.contract import JUDGE, Answers, Benchmark, Measurer, Sample, Scores, Settings
+from imageevalkit.benchmark.question import PILLOW, Answer, Picture, PixelRule, Question
 from imageevalkit.common.errors import CellFailure, UserError, suggest
 from imageevalkit.metrics import mean, mean_by, spread
 from imageevalkit.store.items import Item
-from imageevalkit.store.jsonl import is_number
 from imageevalkit.store.results import Metric, Score
 
-
-class Model(NamedTuple):
-    """``measurer`` is a name in ``eval_models/measurers.py``. ``top`` is the end of the usual scale.
-
-    If the answer is an object, ``key`` names the score in it.
-    """
-
-    measurer: str
-    top: float
-    key: str = ""
-    takes_prompt: bool = True
-
-
-MODELS = {
-    "imagereward": Model("imagereward", 2.0),
-    "pickscore": Model("pickscore", 26.0),
-    "hpsv2.1": Model("hpsv2", 100.0, "v2.1"),
-    "clipscore": Model("clipscore", 2.5),
-    "aesthetic": Model("aesthetic_predictor", 10.0, takes_prompt=False),
-}
 KINDS = ("color", "shape", "texture", "spatial", "3d_spatial", "non_spatial", "numeracy", "complex")
 SETS = {
     "pickscore": {"": "dataset/pickscore/test.txt"},
@@ -60,20 +32,20 @@ SETS = {
 }
 """The files of each published set of prompts, by group."""
 _SIZES = {"pickscore": 2048, "t2i-compbench": 2400}
-_ASSETS = {one.path: one for one in asset_list(Path(__file__).with_name("assets.txt"))}
 # quirk: the official programs drop transparency and ignore EXIF rotation
-_CORRECTED = PixelRule("prefer", turned=True, on_white=("RGBA", "LA", "PA", "P"))
+_CORRECTED = PixelRule("prefer", turned=True, on_white=("RGBA", "LA"))
 
 
 @dataclass(frozen=True)
 class PreferSettings(Settings):
     """``prompts`` is a published set ("pickscore", "t2i-compbench"), another benchmark, or a file: a text
-    with a prompt per line, or a JSON list of texts. ``models`` selects models ("clipscore,aesthetic").
+    with a prompt per line, or a JSON list of texts. ``models`` selects models ("clipscore,aesthetic"); the
+    default are all but UnifiedReward, which is a judge.
     ``weights`` maps names of their weights to paths or hub ids."""
 
     prompts: str = "pickscore"
     images_per_prompt: int = 1
-    models: str = ",".join(MODELS)
+    models: str = ",".join(DEFAULT)
     weights: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -94,6 +66,7 @@ class Prefer(Benchmark):
 
     name, title = "prefer", "Preference models"
     version = "prefer-ac4c86e-1b70949"  # the commits of the two published sets of prompts
+    official_judges = unifiedreward.OFFICIAL
     has_corrected_rules = True
     unbounded = ("*",)
     settings_class = PreferSettings
@@ -103,19 +76,14 @@ class Prefer(Benchmark):
     def __init__(self, settings: PreferSettings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
         self.source = self.settings.prompts
-        self.models = self.headline = self.item_values = self.settings.chosen
+        self.models = self.headline = self.settings.chosen
+        self.judge = self.judge or unifiedreward.DEFAULT if unifiedreward.NAME in self.models else ""
         self.images_per_prompt = self.settings.images_per_prompt
         self.prompt_count = _SIZES.get(self.source, 0)
         self.other: Benchmark | None = None
         if self.source not in (*SETS, self.name) and registry.benchmark_class(self.source):
             self.other = registry.make_benchmark(self.source, {}, "")
-            self.prompt_count, count = self.other.prompt_count, self.other.images_per_prompt
-            self.images_per_prompt = count
-
-    @property
-    def assets(self) -> Sequence[Asset]:  # type: ignore[override]
-        """The files of a published set. Another benchmark has its own."""
-        return [_ASSETS[path] for path in SETS.get(self.source, {}).values()]
+            self.prompt_count, self.images_per_prompt = self.other.prompt_count, self.other.images_per_prompt
 
     def check(self) -> None:
         if self.other and (self.other.task != "t2i" or self.settings.images_per_prompt != 1):
@@ -130,10 +98,46 @@ class Prefer(Benchmark):
             )
 
     @property
+    def assets(self) -> Sequence[Asset]:  # type: ignore[override]
+        """The prompts of a published set, and the texts of the models. Another benchmark has its own prompts."""
+        files = SETS.get(self.source, {}).values()
+        prompts = [one for one in _listed("") if isinstance(one, FileAsset) and one.path in files]
+        return [*prompts, *(one for name in WITH_TEXTS if name in self.models for one in _listed(f"_{name}"))]
+
+    @cached_property
+    def _texts(self) -> Mapping[str, str]:
+        return self.files().prompts()
+
+    @cached_property
+    def prompts(self) -> Mapping[str, str]:
+        """The judge's text only: the texts of other models must not change the judge's name."""
+        key = unifiedreward.key_of(self.judge)
+        return {key: self._texts[key]} if self.judge else {}
+
+    @property
+    def measurers(self) -> Mapping[str, Measurer]:
+        options = {"weights": dict(self.settings.weights)}
+        found = ((name, MODELS[name].measurer) for name in self.models)
+        return {name: Measurer(measurer, options) if measurer else JUDGE for name, measurer in found}
+
+    @property
+    def item_values(self) -> Sequence[str]:  # type: ignore[override]
+        own = {unifiedreward.NAME: unifiedreward.values_of(self.judge)}
+        return [value for name in self.models for value in own.get(name, [name])]
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The identity includes the prompts: scores of other prompts do not compare."""
+        source = f"{self.source} {self.other.version}" if self.other else self.source
+        if not self.other and self.source not in SETS:
+            source = f"file {digest(self._lines(str(self._file)))[:16]}"
+        return {**super().identity, "prompts": source}
+
+    @property
     def _file(self) -> Path:
         return Path(self.source).expanduser().absolute()
 
-    def _texts(self, file: str) -> list[str]:
+    def _lines(self, file: str) -> list[str]:
         if file.endswith(".json"):
             texts = self.read_json(file)
         else:
@@ -149,47 +153,36 @@ class Prefer(Benchmark):
             return
         files = SETS.get(self.source, {"": str(self._file)})
         prompts = [
-            list(enumerate((group, text) for text in self._texts(file))) for group, file in files.items()
+            [(f"{group}/{n:05d}", group, text) for n, text in enumerate(self._lines(file))]
+            for group, file in files.items()
         ]
-        for n, (group, text) in spread(prompts):
+        for name, group, text in spread(prompts):
             for repetition in range(self.images_per_prompt):
-                file = f"images/{group}/{n:05d}_{repetition}.png".replace("//", "/")
+                file = f"images/{name.lstrip('/')}_{repetition}.png"
                 yield Sample(file, text, repetition, {"group": group})
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
         """Finds images in the layouts of the benchmark that the prompts belong to."""
         return self.other.find_images(source, items) if self.other else None
 
-    @property
-    def measurers(self) -> Mapping[str, Measurer]:
-        options = {"weights": dict(self.settings.weights)}
-        return {name: Measurer(MODELS[name].measurer, options) for name in self.models}
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """The identity includes the prompts: scores of other prompts do not compare."""
-        source = f"{self.source} {self.other.version}" if self.other else self.source
-        if not self.other and self.source not in SETS:
-            source = f"file {digest(self._texts(str(self._file)))[:16]}"
-        return {**super().identity, "prompts": source}
-
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-        image = image._replace(pixels=PILLOW if self.settings.rules == "official" else _CORRECTED)
+        image = image._replace(pixels=PILLOW if self.is_official else _CORRECTED)
         for name in self.models:
-            yield measure(name, image, *([item.prompt or ""] if MODELS[name].takes_prompt else []))
+            if name == unifiedreward.NAME:
+                [template] = self.prompts.values()
+                yield unifiedreward.question(self.judge, template, image, item.prompt or "")
+            else:
+                yield question_of(name, image, item.prompt or "", self._texts)
 
-    def parse(self, question: Question, answer: Answer) -> float:
-        """Returns the score of the image by the model that the question's name says."""
-        value, key = json_value(answer), MODELS[question.name].key
-        if key and isinstance(value, Mapping):
-            value = value.get(key)
-        if not is_number(value):
-            raise Unparsed("the record holds no number")
-        return float(value)
+    def parse(self, question: Question, answer: Answer) -> Mapping[str, float]:
+        """Returns the values of the image by the model that the question's name says."""
+        if question.name == unifiedreward.NAME:
+            return unifiedreward.parse(self.judge, answer.text or "", self.is_official)
+        return {question.name: value_of(question.name, answer)}
 
     def score(self, item: Item, answers: Answers) -> Score:
-        group = "" if self.other else item.data["group"]
-        return Score({name: answers[name].value for name in self.models}, {"group": group or None})
+        values = {value: number for name in self.models for value, number in answers[name].value.items()}
+        return Score(values, {"group": None if self.other else item.data["group"] or None})
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
         """Returns, by model, the mean over all images, and as ``<model>/<group>`` over a group of prompts.
@@ -210,8 +203,8 @@ class Prefer(Benchmark):
         def part(name: str, score: Score) -> float:
             return score.values[name] * share(score)
 
-        for name in self.models:
-            top, values = MODELS[name].top, [score.values[name] for score in scores]
+        for name in self.item_values:
+            top, values = MODELS[name.partition("/")[0]].top, [score.values[name] for score in scores]
             found[name] = mean(scores, name, top=top, cluster=prompt)
             found |= mean_by(scores, name, "group", prefix=f"{name}/", order=KINDS, top=top, cluster=prompt)
             if len(values) > 1:
@@ -220,3 +213,10 @@ class Prefer(Benchmark):
                 whole = mean(scores, partial(part, name), weight=share, top=top, cluster=prompt)
                 found[f"{name}/of_prompts"] = whole
         return found
+
+
+def _listed(end: str) -> list[FileAsset | PromptsAsset]:
+    """Returns the assets in ``assets<end>.txt``. The texts of each list have a file of their own."""
+    found = asset_list(Path(__file__).with_name(f"assets{end}.txt"))
+    texts = f"prompts/texts{end}.json"
+    return [one._replace(path=texts) if isinstance(one, PromptsAsset) else one for one in found]

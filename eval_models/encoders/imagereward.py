@@ -16,7 +16,7 @@ from PIL import Image
 
 from eval_models.encoders.clip_metrics import linear_layers
 from eval_models.encoders.encoder import Encoder, clip_pixels, inference, to_device
-from eval_models.encoders.weights import cached, load_state, load_tokenizer, loading
+from eval_models.encoders.weights import below, cached, load_state, load_tokenizer, loading
 from imageevalkit.assets.weights import WeightsSource
 from imageevalkit.benchmark.question import PILLOW, Question
 
@@ -68,9 +68,9 @@ class ImageReward(Encoder):
             settings = json.loads(cached(source, CONFIG).read_text(encoding="utf-8"))
             file = WeightsSource(str(path), None, {})
             vision, text = blip(state, settings, file)
-            head = linear_layers(text.config.hidden_size, _below("mlp.", state), file)
-        networks = (network.to(self.device).eval() for network in (vision, text, head))
-        return _Models(*networks, load_tokenizer(words))
+            head = linear_layers(text.config.hidden_size, below("mlp.", state), file)
+        vision, text, head = (network.to(self.device).eval() for network in (vision, text, head))
+        return _Models(vision, text, head, load_tokenizer(words))
 
     def prepare(self, image: Image.Image) -> np.ndarray:
         return clip_pixels(image, self.models.vision.config.image_size, "torchvision")[0]
@@ -101,7 +101,7 @@ def blip(
     """
     from transformers import BlipTextConfig, BlipTextModel, BlipVisionConfig, BlipVisionModel
 
-    of_image = {_renamed(name): tensor for name, tensor in _below("blip.visual_encoder.", state).items()}
+    of_image = {_renamed(name): tensor for name, tensor in below("blip.visual_encoder.", state).items()}
     patches, places = (
         of_image[f"embeddings.{name}"] for name in ("patch_embedding.weight", "position_embedding")
     )
@@ -121,14 +121,10 @@ def blip(
     known = BlipTextConfig().to_dict()
     own = {name: value for name, value in settings.items() if name in known and name != "model_type"}
     text = BlipTextModel(BlipTextConfig(**own, encoder_hidden_size=width), add_pooling_layer=False)
-    of_text = _below("blip.text_encoder.", state)
+    of_text = below("blip.text_encoder.", state)
     of_text.pop("embeddings.position_ids", None)
     load_state(text, of_text, file)
     return vision, text
-
-
-def _below(prefix: str, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
 def _renamed(name: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from tests.support import mmdet_checkpoint
 from tests.support.tiny_checkpoints.parts import small_config
 from tests.support.tiny_encoders import save_csd, save_se
+from tests.support.tiny_vlm import save_hpsv3
 
 CLASSES = ("cat", "dog", "cup")
 
@@ -476,6 +477,8 @@ def save_all(folder: Path, benchmarks: Collection[str]) -> dict[str, dict[str, s
         save_aesthetic(folder / "aesthetic.pth")
         save_imagereward(folder / "imagereward")
         own = {"imagereward": str(folder / "imagereward"), "bert": str(folder / "imagereward/bert")}
+        save_hpsv3(folder / "hpsv3")
+        own |= {"hpsv3": str(folder / "hpsv3"), "qwen2_vl": str(folder / "hpsv3/qwen2_vl")}
         own |= {"hpsv2": str(folder / "hpsv2"), "aesthetic": str(folder / "aesthetic.pth")}
         clips = ("pickscore", "clip_vit_h_14", "clip_vit_b_32", "clip_vit_l_14")
         places["prefer"] = own | dict.fromkeys(clips, str(folder / "clip"))

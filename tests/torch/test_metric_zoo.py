@@ -11,6 +11,7 @@ import pytest
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
 from eval_models.encoders.clip_metrics import AestheticPredictor, ClipScore, PickScore
+from eval_models.encoders.hpsv3 import HPSv3
 from eval_models.encoders.imagereward import ImageReward
 from eval_models.encoders.vqascore import Llava
 from eval_models.image_metrics import NAKED, Niqe, NudeNet
@@ -27,12 +28,17 @@ from tests.support.tiny_measurers import (
     save_llava,
     save_niqe,
 )
+from tests.support.tiny_vlm import save_hpsv3
 
 _SKIN = (224, 172, 140)
 SIZES = ((300, 200), (64, 91), (96, 96))
 CAPTION = "a red cup"
 FIRST = 12.6908
 PROMPTS = (CAPTION, "two dogs, one of them blue", "a very long prompt " * 20)
+# HPSv3's text has the same form
+RATE = "\nRate it from 0 to 10.\nTextual prompt - {}\n\n\n\nThe rating of this image: <|Reward|>\n\nEND\n"
+# the scores of the authors' program (wheel 1.0.0, transformers 4.45.2) with the network of save_hpsv3()
+SCORES = (-0.980076, -1.047248, -1.284477, -0.807236, -0.770379, -1.143552, -0.761758, -0.74405, -1.049447)
 # the rewards of the authors' program (commit c1392c6) with the network of save_imagereward()
 REWARDS = (-0.731295, -0.581576, -0.562235, -1.411757, -1.062702, -1.236264, -1.103472, -1.001718, -1.243307)
 
@@ -155,6 +161,36 @@ def test_rewards_are_those_of_the_authors_program(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "ImageReward.pt")
     with pytest.raises(CellFailure, match=r"lacks encoder\.layer\.1\.crossattention\.self\.key\.bias;"):
         said(ImageReward(places, "cpu"), asked)
+
+
+@pytest.mark.parametrize("layout", ["4.45", "4.52"])
+def test_hpsv3_is_that_of_the_authors_program(tmp_path: Path, layout: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    save_hpsv3(tmp_path)
+    places = {"hpsv3": str(tmp_path), "qwen2_vl": str(tmp_path / "qwen2_vl")}
+    path, shown = tmp_path / "HPSv3.safetensors", pictures(tmp_path)
+    state = load_file(path)
+    if layout == "4.52":  # later versions of transformers name the parts otherwise
+        later = {"model.": "model.language_model.", "visual.": "model.visual."}
+        for name in list(state):
+            for old, new in later.items():
+                if name.startswith(old):
+                    state[f"{new}{name.removeprefix(old)}"] = state.pop(name)
+        save_file(state, path)
+    asked = [measure("score", picture, RATE.format(prompt)) for picture in shown for prompt in PROMPTS]
+    encoder = HPSv3(places, "cpu", 2)
+    assert said(encoder, asked) == pytest.approx(SCORES, abs=1e-4)
+    encoder.models = encoder.load([])
+    grids = [
+        encoder.prepare(Image.new("RGB", size)).grid[0] for size in ((1024, 1024), (1360, 768), (768, 1024))
+    ]
+    # rows and columns of 14 pixels
+    assert [tuple(grid) for grid in grids] == [(1, 32, 32), (1, 24, 42), (1, 36, 26)]
+    del state["rm_head.5.bias"]
+    save_file(state, path)
+    with pytest.raises(CellFailure, match=r"lacks 5\.bias;"):
+        said(HPSv3(places, "cpu"), asked)
 
 
 # VQAScore
