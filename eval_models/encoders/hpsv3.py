@@ -58,7 +58,7 @@ class HPSv3(Encoder):
 
     name = "hpsv3"
     weight_names = ("hpsv3", "qwen2_vl")
-    is_official = True
+    official = True
     precision = "bfloat16 on a GPU, head in float32"
     pixels = PILLOW
 

@@ -54,7 +54,7 @@ class ImageReward(Encoder):
 
     name = "imagereward"
     weight_names = ("imagereward", "bert")
-    is_official = True
+    official = True
     precision = "float32"
     pixels = PILLOW
 

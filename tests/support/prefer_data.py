@@ -6,6 +6,10 @@ import hashlib
 import json
 from pathlib import Path
 
+import pytest
+
+from imageevalkit.assets import BenchmarkFiles
+
 PROMPTS = "".join(f"a thing of kind {n}\n" for n in range(2048))
 TEXTS = {
     "hpsv3": {
@@ -22,6 +26,12 @@ TEXTS = {
     },
 }
 """By model, the texts by key."""
+
+
+def use_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the benchmark find the texts of all models."""
+    found = {key: text for texts in TEXTS.values() for key, text in texts.items()}
+    monkeypatch.setattr(BenchmarkFiles, "prompts", lambda files: found)
 
 
 def write_texts(folder: Path) -> None:
