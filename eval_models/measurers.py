@@ -51,6 +51,13 @@ MEASURERS: dict[str, MeasurerSetting] = {
     "clipscore": MeasurerSetting(
         "eval_models.encoders.clip_metrics", "ClipScore", "metric", ("clip_vit_b_32",)
     ),
+    "pickscore": MeasurerSetting(
+        "eval_models.encoders.clip_metrics", "PickScore", "metric", ("pickscore", "clip_vit_h_14")
+    ),
+    "imagereward": MeasurerSetting(
+        "eval_models.encoders.imagereward", "ImageReward", "metric", ("imagereward", "bert")
+    ),
+    "hpsv3": MeasurerSetting("eval_models.encoders.hpsv3", "HPSv3", "metric", ("hpsv3", "qwen2_vl")),
     "aesthetic_predictor": MeasurerSetting(
         "eval_models.encoders.clip_metrics", "AestheticPredictor", "metric", ("aesthetic", "clip_vit_l_14")
     ),

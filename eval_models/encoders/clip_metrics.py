@@ -1,4 +1,4 @@
-"""CLIPScore and LAION's aesthetic predictor, on OpenAI's CLIP in transformers.
+"""CLIPScore, PickScore and LAION's aesthetic predictor, on CLIP in transformers.
 
 Other packages do not fit. torchmetrics (1.9) computes CLIPScore with another scale and without the caption's
 prefix, and does not run with transformers 5. pyiqa has both metrics, but needs torchvision's operators, and
@@ -7,7 +7,7 @@ its licence forbids commercial use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from PIL import Image
 from eval_models.encoders.encoder import Encoder, clip_pixels, inference, to_device
 from eval_models.encoders.weights import CLIP, load_pretrained, load_state, load_tokenizer, loading
 from imageevalkit.assets.weights import WeightsSource
-from imageevalkit.benchmark.question import Question
+from imageevalkit.benchmark.question import PILLOW, Question
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,6 +56,27 @@ class _ClipMetric(Encoder):
         pixels = to_device(batch, self.device).to(vision.dtype)
         return list(_normalised(vision(pixel_values=pixels).image_embeds))
 
+    def captions(
+        self,
+        questions: Sequence[Question],
+        tokenizer: Any,
+        longest: int,
+        encode: Callable[..., torch.Tensor],
+        prefix: str = "",
+    ) -> dict[str, torch.Tensor]:
+        """Returns the features of each caption. Captions are truncated to ``longest`` tokens."""
+        captions, found = sorted({question.text for question in questions}), dict[str, Any]()
+        for start in range(0, len(captions), _TEXTS_AT_ONCE):
+            some = captions[start : start + _TEXTS_AT_ONCE]
+            words = [f"{prefix}{caption}" for caption in some]
+            with inference("the captions"):
+                tokens = tokenizer(
+                    words, padding=True, truncation=True, max_length=longest, return_tensors="pt"
+                )
+                features = encode(**tokens.to(self.device))
+                found |= zip(some, _normalised(features), strict=True)
+        return found
+
 
 class ClipScore(_ClipMetric):
     """A question holds a picture and a caption. The answer is 2.5 · max(cosine, 0) of their features.
@@ -72,22 +93,51 @@ class ClipScore(_ClipMetric):
         vision = self.load_part(CLIP, source, _NOT_VISION)
         text = self.load_part("CLIPTextModelWithProjection", source, _NOT_TEXT)
         tokenizer = load_tokenizer(source)
-        captions, texts = sorted({question.text for question in questions}), dict[str, Any]()
+
+        def encode(**tokens: torch.Tensor) -> torch.Tensor:
+            return text(**tokens).text_embeds
+
         longest = text.config.max_position_embeddings
-        for start in range(0, len(captions), _TEXTS_AT_ONCE):
-            some = captions[start : start + _TEXTS_AT_ONCE]
-            words = [f"{_PREFIX}{caption}" for caption in some]
-            with inference("the captions"):
-                tokens = tokenizer(
-                    words, padding=True, truncation=True, max_length=longest, return_tensors="pt"
-                )
-                found = text(tokens.input_ids.to(self.device), tokens.attention_mask.to(self.device))
-                texts |= zip(some, _normalised(found.text_embeds), strict=True)
-        return vision, texts
+        return vision, self.captions(questions, tokenizer, longest, encode, _PREFIX)
 
     def measure(self, question: Question, features: torch.Tensor) -> float:
         cosine = float(features @ self.models[1][question.text])
         return _SCALE * max(cosine, 0.0)  # with this argument order NaN stays NaN
+
+
+class PickScore(_ClipMetric):
+    """A question holds a picture and a prompt. The answer is the logit of their features, about 17 to 24.
+
+    Prompts beyond CLIP's 77 tokens are truncated. Other programs divide the logit by 26 or 100.
+    """
+
+    name = "pickscore"
+    weight_names = ("pickscore", "clip_vit_h_14")
+    precision = "float32"
+    pixels = PILLOW
+
+    def load(self, questions: Sequence[Question]) -> tuple[Any, dict[str, torch.Tensor], float]:
+        """Returns the model, the features of each prompt, and the factor of the cosine."""
+        source, words = self.sources.values()
+        model = load_pretrained(source, "CLIPModel", "float32", self.device, r".*position_ids")
+
+        def encode(**tokens: torch.Tensor) -> torch.Tensor:
+            return model.get_text_features(**tokens).pooler_output
+
+        longest = model.config.text_config.max_position_embeddings
+        texts = self.captions(questions, load_tokenizer(words), longest, encode)
+        return model, texts, float(model.logit_scale.detach().exp())
+
+    def prepare(self, image: Image.Image) -> np.ndarray:
+        return clip_pixels(image, self.models[0].config.vision_config.image_size, "transformers")[0]
+
+    def forward(self, batch: list[np.ndarray]) -> list[torch.Tensor]:
+        pixels = to_device(batch, self.device)
+        return list(_normalised(self.models[0].get_image_features(pixels).pooler_output))
+
+    def measure(self, question: Question, features: torch.Tensor) -> float:
+        _, texts, factor = self.models
+        return factor * float(features @ texts[question.text])
 
 
 class AestheticPredictor(_ClipMetric):
@@ -103,16 +153,28 @@ class AestheticPredictor(_ClipMetric):
         with loading(head):
             import torch
 
-            widths = (vision.config.projection_dim, *_WIDTHS)
-            linear = [torch.nn.Linear(*pair) for pair in pairwise(widths)]
-            named = {str(place): layer for place, layer in zip(_PLACES, linear, strict=True)}
-            network = torch.nn.ModuleDict({"layers": torch.nn.ModuleDict(named)})
-            load_state(network, torch.load(head.model_path, map_location="cpu", weights_only=True), head)
-        return vision, torch.nn.Sequential(*linear).to(self.device).eval()
+            state = torch.load(head.model_path, map_location="cpu", weights_only=True)
+            layers = linear_layers(vision.config.projection_dim, state, head)
+        return vision, layers.to(self.device).eval()
 
     def measure(self, question: Question, features: torch.Tensor) -> float:
         with inference("one image"):
             return float(self.models[1](features))
+
+
+def linear_layers(
+    width: int, state: Mapping[str, torch.Tensor], source: WeightsSource
+) -> torch.nn.Sequential:
+    """Returns the predictor above features of ``width`` with the tensors ``state`` of ``source``.
+
+    ImageReward has a predictor of the same form. Raises CellFailure if tensors do not match.
+    """
+    import torch
+
+    linear = [torch.nn.Linear(*pair) for pair in pairwise((width, *_WIDTHS))]
+    named = {str(place): layer for place, layer in zip(_PLACES, linear, strict=True)}
+    load_state(torch.nn.ModuleDict({"layers": torch.nn.ModuleDict(named)}), state, source)
+    return torch.nn.Sequential(*linear)
 
 
 def _normalised(features: torch.Tensor) -> torch.Tensor:

@@ -61,7 +61,12 @@ WEIGHTS: dict[str, str] = {
 }
 """The default location of the weights by name: a file, a folder, or a hub id."""
 # the file that identifies a hub repository without config.json
-_HAS = {"geneval_clip": "open_clip_config.json", "hpsv2": "HPS_v2.1_compressed.pt"}
+_HAS = {
+    "geneval_clip": "open_clip_config.json",
+    "hpsv2": "HPS_v2.1_compressed.pt",
+    "imagereward": "ImageReward.pt",
+    "hpsv3": "HPSv3.safetensors",
+}
 _WITH_REFERENCES = ("csd", "se")  # these compare with reference vectors of the benchmark
 
 
@@ -267,6 +272,11 @@ def load_state(model: torch.nn.Module, state: Mapping[str, torch.Tensor], source
     }
     refuse_unfit(source, unfit)
     model.load_state_dict(state)
+
+
+def below(prefix: str, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns the tensors whose names begin with ``prefix``, by the rest of their names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
 def refuse_unfit(

@@ -1,4 +1,4 @@
-"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions, GEdit-Bench images, TRIG all.
+"""Every benchmark through eval.sh on its real data. DPG-Bench lacks questions, GEdit-Bench images, prefer and TRIG all.
 
 Judges are real servers that fail now and then; networks have random weights.
 """
@@ -28,7 +28,7 @@ from imageevalkit import registry
 from imageevalkit.assets import FileAsset
 from imageevalkit.report.item_parts import with_parts
 from imageevalkit.store.results import ItemPart, read_result
-from tests.support import gedit_data
+from tests.support import gedit_data, prefer_data
 from tests.support.checkout import (
     find_no_text,
     make_checkout,
@@ -54,9 +54,9 @@ LIMIT = 12
 # replies of all judges until the first run is killed, and the most replies of a judge that are lost by it
 KILLED_AFTER, IN_FLIGHT = 100, 8
 ALL = sorted(registry.benchmark_tasks())
-NETWORKS = ("geneval", "hpsv2")
+NETWORKS = ("geneval", "hpsv2", "prefer")
 # GenAI-Bench and DPG-Bench in place of a network
-ASKED = [name for name in ALL if name not in (*NETWORKS, "quickshapes", "quicktext")]
+ASKED = [name for name in ALL if name not in ("geneval", "hpsv2", "quickshapes", "quicktext")]
 # what a benchmark needs beside the tests
 needs_open_clip = pytest.mark.skipif(
     not (PACKAGES / "open_clip").is_dir(),
@@ -76,12 +76,14 @@ NO_MEANS = {
     "geneval2": ("outside_mass*",),
     # sums
     "wise": ("*_sum",),
+    "prefer": ("*/deviation",),
 }
 # official programs round these; what items give is of the unrounded
 ROUNDED = {"imgedit": 0.01, "t2ireasonbench": 0.005, "tiff": 5e-5}
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "oneig": {"images_per_prompt": 2, "tasks": "alignment,text,style"},
     "oneig-zh": {"images_per_prompt": 2, "tasks": "alignment,text"},
+    "prefer": {"models": "imagereward,pickscore,hpsv2.1,hpsv3,clipscore,aesthetic,unifiedreward"},
 }
 
 
@@ -145,7 +147,7 @@ class Kit:
             self._config.append(_ds_kwargs(name, settings.get(name, {}) | own))
 
     def _make_up_what_is_lacking(self, mirror: Path) -> None:
-        """The questions of DPG-Bench, an image of ImgEdit, and the rows of GEdit-Bench."""
+        """The questions of DPG-Bench, an image of ImgEdit, prompts of prefer, and the rows of GEdit-Bench."""
         [prompts] = [
             one
             for one in registry.benchmark_files("dpgbench").local
@@ -165,12 +167,14 @@ class Kit:
         Image.new("RGB", (64, 64), "grey").save(picture, "JPEG")
         path = "imgedit_asset/Benchmark/singleturn/compose/animal/5.jpg"
         self._make_up("imgedit", path, picture.getvalue())
+        prefer_data.write_texts(self.checkout / "benchmarks/prefer")
+        self._make_up("prefer", "dataset/pickscore/test.txt", prefer_data.PROMPTS.encode())
         gedit_data.write(self.checkout / "benchmarks/gedit/data")
 
     def _make_up(self, benchmark: str, path: str, data: bytes) -> None:
         """Let ``data`` be the file ``path`` of a benchmark."""
         target = self.checkout / "benchmarks" / benchmark / "data" / path
-        target.parent.mkdir(parents=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
         listed = self.checkout / "benchmarks" / benchmark / "assets.txt"
         line = f"{hashlib.sha256(data).hexdigest()} {len(data)} {path}"
@@ -296,7 +300,7 @@ def test_its_headline_is_there_and_what_items_give_makes_each_metric(
             assert value == pytest.approx(metric.value, rel=0, abs=1e-9 * metric.scale + tolerance), name
             assert len({part.item for part in metric.parts}) == metric.n
 
-    made = registry.make_benchmark(benchmark, {}, "")
+    made = registry.make_benchmark(benchmark, SETTINGS.get(benchmark, {}), "")
     assert {name for one in scores for name in one["values"]} <= {*made.item_values}
     # --until says before the first image what it would else find after a round
     items = {one["item"] for one in scores}

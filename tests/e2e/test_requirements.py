@@ -34,6 +34,10 @@ TRIG = (
     *("eval_models/encoders/clip_metrics", "eval_models/encoders/vqascore", "eval_models/image_metrics"),
     *("imageevalkit/judges/client", "eval_models/vlm"),
 )
+PREFER = (
+    *(f"eval_models/encoders/{name}" for name in ("clip", "clip_metrics", "imagereward", "hpsv3")),
+    "imageevalkit/judges/client",
+)
 # What evaluates in the environment of a benchmark; of the others a judge behind an API.
 EVALUATORS = {
     "longtext": ("eval_models/ocr",),
@@ -44,6 +48,7 @@ EVALUATORS = {
     "geneval": ("eval_models/encoders/mask2former", "eval_models/encoders/mask2former_mmdet"),
     "genai": ("eval_models/encoders/vqascore", "imageevalkit/judges/client", "eval_models/vlm"),
     "hpsv2": ("eval_models/encoders/clip",),
+    "prefer": PREFER,
     "dpgbench": ("eval_models/mplug", "imageevalkit/judges/client"),
     **dict.fromkeys(("trig-t2i", "trig-p2p", "trig-s2p"), TRIG),
 }

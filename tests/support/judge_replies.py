@@ -47,6 +47,9 @@ def verdict(request: Received) -> str:
     if '"score" : [...]' in prompt:
         grades_of_edit = [int(11 * draw(request, n)) for n in range(2)]
         return json.dumps({"score": grades_of_edit, "reasoning": "It looks so."})
+    if "Alignment Score (1-5)" in prompt:
+        axes = ("Alignment", "Coherence", "Style")
+        return "\n".join(f"{axis} Score (1-5): {1 + 4 * draw(request, axis)}" for axis in axes)
     if '"score"' in prompt:
         scores = [int(3 * draw(request, n)) / 2 for n, _ in enumerate(_CRITERION.findall(prompt))]
         return json.dumps({"reason": ["It looks so."] * len(scores), "score": scores})

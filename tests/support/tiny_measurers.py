@@ -17,6 +17,7 @@ from typing import Any
 from tests.support import mmdet_checkpoint
 from tests.support.tiny_checkpoints.parts import small_config
 from tests.support.tiny_encoders import save_csd, save_se
+from tests.support.tiny_vlm import save_hpsv3
 
 CLASSES = ("cat", "dog", "cup")
 
@@ -334,6 +335,89 @@ def save_aesthetic(path: Path, *, width: int = 12) -> dict[str, Any]:
     return state
 
 
+def save_imagereward(folder: Path) -> dict[str, Any]:
+    """ImageReward in its authors' format, and the tokenizer of BERT: the tensors.
+
+    The widths of a head (64) and of the text encoder (768) are fixed by the authors' program.
+    """
+    import numpy as np
+    import torch
+
+    wide, hidden, inner, layers, patch, side = 128, 768, 32, 2, 8, 32
+    text = "a red blue cup two dogs one of them is on the table very long prompt , ."
+    words = text.split()
+    marks = ["[PAD]", *(f"[unused{n}]" for n in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    # numpy's old generator draws the same numbers on every machine
+    draw, state = np.random.RandomState(0), dict[str, Any]()
+
+    def drawn(*shape: int) -> Any:
+        return torch.from_numpy(draw.standard_normal(shape)).float()
+
+    def add(name: str, rows: int, columns: int = 0, *more: int) -> None:
+        """Adds a layer of ``columns`` to ``rows``; without ``columns`` a norm."""
+        shape = (rows, columns, *more) if columns else (rows,)
+        weight = drawn(*shape)
+        state[f"{name}.weight"] = weight / weight[0].numel() ** 0.5 if columns else 1 + weight / 4
+        state[f"{name}.bias"] = drawn(rows) / 4
+
+    eye = "blip.visual_encoder"
+    state[f"{eye}.cls_token"] = drawn(1, 1, wide)
+    state[f"{eye}.pos_embed"] = drawn(1, (side // patch) ** 2 + 1, wide)
+    add(f"{eye}.patch_embed.proj", wide, 3, patch, patch)
+    for n in range(layers):
+        block = f"{eye}.blocks.{n}"
+        add(f"{block}.norm1", wide)
+        add(f"{block}.attn.qkv", 3 * wide, wide)
+        add(f"{block}.attn.proj", wide, wide)
+        add(f"{block}.norm2", wide)
+        add(f"{block}.mlp.fc1", 4 * wide, wide)
+        add(f"{block}.mlp.fc2", wide, 4 * wide)
+    add(f"{eye}.norm", wide)
+    reader = "blip.text_encoder"
+    for name, rows in (("word", len(marks) + len(words)), ("position", 64)):
+        state[f"{reader}.embeddings.{name}_embeddings.weight"] = drawn(rows, hidden)
+    state[f"{reader}.embeddings.position_ids"] = torch.arange(64)[None]
+    add(f"{reader}.embeddings.LayerNorm", hidden)
+    for n in range(layers):
+        layer = f"{reader}.encoder.layer.{n}"
+        for kind, taken in (("attention", hidden), ("crossattention", wide)):
+            for name, columns in (("query", hidden), ("key", taken), ("value", taken)):
+                add(f"{layer}.{kind}.self.{name}", hidden, columns)
+            add(f"{layer}.{kind}.output.dense", hidden, hidden)
+            add(f"{layer}.{kind}.output.LayerNorm", hidden)
+        add(f"{layer}.intermediate.dense", inner, hidden)
+        add(f"{layer}.output.dense", hidden, inner)
+        add(f"{layer}.output.LayerNorm", hidden)
+    add("blip.vision_proj", 256, wide)
+    add("blip.text_proj", 256, hidden)
+    for place, pair in zip((0, 2, 4, 6, 7), pairwise((hidden, 1024, 128, 64, 16, 1)), strict=True):
+        add(f"mlp.layers.{place}", pair[1], pair[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(state, folder / "ImageReward.pt")
+    settings = {
+        "hidden_act": "gelu",
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 64,
+        "model_type": "bert",
+        "num_attention_heads": 12,
+        "num_hidden_layers": layers,
+        "pad_token_id": 0,
+        "type_vocab_size": 2,
+        "vocab_size": len(marks) + len(words),
+        "encoder_width": hidden,
+        "add_cross_attention": True,
+    }
+    (folder / "med_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    bert = folder / "bert"
+    bert.mkdir(exist_ok=True)
+    (bert / "vocab.txt").write_text("\n".join([*marks, *words, ""]), encoding="utf-8")
+    (bert / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    (bert / "tokenizer_config.json").write_text('{"do_lower_case": true}', encoding="utf-8")
+    return state
+
+
 def save_llava(folder: Path) -> Any:
     """LLaVA-1.5 in transformers' format: the model."""
     import torch
@@ -377,7 +461,7 @@ def save_niqe(path: Path) -> dict[str, Any]:
 
 
 def save_all(folder: Path, benchmarks: Collection[str]) -> dict[str, dict[str, str]]:
-    """Saves the weights of GenEval, HPSv2 and the style of OneIG-Bench; returns their places by benchmark."""
+    """Saves the weights of GenEval, HPSv2, prefer and the style of OneIG-Bench; returns their places by benchmark."""
     places = {}
     # of a benchmark's own classes and reference vectors there are so many, and so wide
     if "geneval" in benchmarks:
@@ -387,6 +471,17 @@ def save_all(folder: Path, benchmarks: Collection[str]) -> dict[str, dict[str, s
     if "hpsv2" in benchmarks:
         save_hpsv2(folder / "hpsv2")
         places["hpsv2"] = {"hpsv2": str(folder / "hpsv2")}
+    if "prefer" in benchmarks:
+        save_hpsv2(folder / "hpsv2")
+        save_clip(folder / "clip")
+        save_aesthetic(folder / "aesthetic.pth")
+        save_imagereward(folder / "imagereward")
+        own = {"imagereward": str(folder / "imagereward"), "bert": str(folder / "imagereward/bert")}
+        save_hpsv3(folder / "hpsv3")
+        own |= {"hpsv3": str(folder / "hpsv3"), "qwen2_vl": str(folder / "hpsv3/qwen2_vl")}
+        own |= {"hpsv2": str(folder / "hpsv2"), "aesthetic": str(folder / "aesthetic.pth")}
+        clips = ("pickscore", "clip_vit_h_14", "clip_vit_b_32", "clip_vit_l_14")
+        places["prefer"] = own | dict.fromkeys(clips, str(folder / "clip"))
     if "oneig" in benchmarks:
         save_csd(folder / "csd", projection=768)
         save_se(folder / "se", projection=1280)

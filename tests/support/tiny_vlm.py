@@ -137,6 +137,56 @@ def qwen2_5_vl(
     return tokenizer, Qwen2_5_VLConfig(text_config=decoder, vision_config=tower, **_token_ids(tokenizer))
 
 
+def save_hpsv3(folder: Path) -> None:
+    """HPSv3 in its authors' format, and the configuration and tokenizer of Qwen2-VL in ``qwen2_vl``."""
+    import numpy as np
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoConfig, Qwen2VLModel
+
+    base = folder / "qwen2_vl"
+    tokenizer = _tokenizer(_DEFAULT_SYSTEM + _CHAT)
+    tokenizer.save_pretrained(base)
+    tower = {"depth": 2, "embed_dim": 32, "mlp_ratio": 4, "num_heads": 2, "in_chans": 3, "hidden_size": 64}
+    tower |= {"patch_size": 14, "spatial_merge_size": 2, "spatial_patch_size": 14, "temporal_patch_size": 2}
+    # as Qwen's own file has it
+    settings = {
+        "architectures": ["Qwen2VLForConditionalGeneration"],
+        "model_type": "qwen2_vl",
+        **_text(tokenizer, 64),
+        **_token_ids(tokenizer),
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0,
+        "rope_scaling": {"type": "mrope", "mrope_section": [4, 2, 2]},
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+        "vision_config": tower,
+        # Qwen's embeddings have unused rows, HPSv3's have a row for its own token instead
+        "vocab_size": len(tokenizer) + 300,
+    }
+    _write(base / "config.json", settings)
+    config = AutoConfig.from_pretrained(base)
+    config.text_config.vocab_size = len(tokenizer) + 1
+    with torch.device("meta"):
+        network = Qwen2VLModel(config)
+    shapes = {name: tensor.shape for name, tensor in network.state_dict().items()}
+    shapes = {name.replace("language_model.", "model."): shape for name, shape in shapes.items()}
+    shapes["lm_head.weight"] = torch.Size((len(tokenizer) + 1, 64))
+    for place, pair in ((0, (1024, 64)), (3, (16, 1024)), (5, (2, 16))):
+        shapes |= {f"rm_head.{place}.weight": torch.Size(pair), f"rm_head.{place}.bias": torch.Size(pair[:1])}
+    # numpy's old generator draws the same numbers on every machine
+    draw, state = np.random.RandomState(0), dict[str, Any]()
+    for name in sorted(shapes):
+        shape = shapes[name]
+        values = torch.from_numpy(draw.standard_normal(tuple(shape))).float()
+        is_norm = len(shape) == 1 and name.endswith("weight")
+        state[name] = (
+            1 + values / 4 if is_norm else values / (shape[1:].numel() ** 0.5 if len(shape) > 1 else 4)
+        )
+    save_file(state, folder / "HPSv3.safetensors")
+
+
 def save_llava(folder: Path) -> None:
     """LLaVA: another family, whose plain 1-D positions allow a shared prefix too."""
     from transformers import LlavaConfig, LlavaForConditionalGeneration

@@ -10,20 +10,37 @@ from typing import Any
 import pytest
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
-from eval_models.encoders.clip_metrics import AestheticPredictor, ClipScore
+from eval_models.encoders.clip_metrics import AestheticPredictor, ClipScore, PickScore
+from eval_models.encoders.hpsv3 import HPSv3
+from eval_models.encoders.imagereward import ImageReward
 from eval_models.encoders.vqascore import Llava
 from eval_models.image_metrics import NAKED, Niqe, NudeNet
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.question import Message, Picture, Question, Sampling, measure
+from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.images import sha256_file
 from tests.support.beside import packages_beside
 from tests.support.mirror import official_source
-from tests.support.tiny_measurers import save_aesthetic, save_clip, save_llava, save_niqe
+from tests.support.tiny_measurers import (
+    save_aesthetic,
+    save_clip,
+    save_imagereward,
+    save_llava,
+    save_niqe,
+)
+from tests.support.tiny_vlm import save_hpsv3
 
 _SKIN = (224, 172, 140)
 SIZES = ((300, 200), (64, 91), (96, 96))
 CAPTION = "a red cup"
 FIRST = 12.6908
+PROMPTS = (CAPTION, "two dogs, one of them blue", "a very long prompt " * 20)
+# HPSv3's text has the same form
+RATE = "\nRate it from 0 to 10.\nTextual prompt - {}\n\n\n\nThe rating of this image: <|Reward|>\n\nEND\n"
+# the scores of the authors' program (wheel 1.0.0, transformers 4.45.2) with the network of save_hpsv3()
+SCORES = (-0.980076, -1.047248, -1.284477, -0.807236, -0.770379, -1.143552, -0.761758, -0.74405, -1.049447)
+# the rewards of the authors' program (commit c1392c6) with the network of save_imagereward()
+REWARDS = (-0.731295, -0.581576, -0.562235, -1.411757, -1.062702, -1.236264, -1.103472, -1.001718, -1.243307)
 
 
 def noise(size: tuple[int, int], seed: int = 0) -> Image.Image:
@@ -89,6 +106,27 @@ def test_clipscore_is_the_cosine_with_the_prefixed_caption(tmp_path: Path) -> No
     assert 0.0 in expected and len({*expected}) > 4, "some are opposed, others are not"
 
 
+def test_pickscore_is_the_logit_of_clip(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoTokenizer
+
+    from eval_models.encoders.encoder import clip_pixels
+
+    model = save_clip(tmp_path / "clip")
+    tokens = AutoTokenizer.from_pretrained(tmp_path / "clip")
+    places = dict.fromkeys(("pickscore", "clip_vit_h_14"), str(tmp_path / "clip"))
+    encoder = PickScore(places, "cpu", 2)
+    asked = [measure("fit", picture, prompt) for picture in pictures(tmp_path) for prompt in PROMPTS]
+    expected = []
+    with torch.inference_mode():
+        for question in asked:
+            pixels = clip_pixels(Image.open(question.pictures[0].path), 32, "transformers")[0]
+            words = tokens(question.text, truncation=True, return_tensors="pt")
+            expected.append(float(model(words.input_ids, torch.from_numpy(pixels)[None]).logits_per_image))
+    assert said(encoder, asked) == pytest.approx(expected, abs=1e-4)
+    assert len({round(value, 3) for value in expected}) == 9
+
+
 def test_the_aesthetic_predictor_is_linear_in_normalised_features(tmp_path: Path) -> None:
     import torch
 
@@ -110,6 +148,49 @@ def test_the_aesthetic_predictor_is_linear_in_normalised_features(tmp_path: Path
         expected, abs=1e-4
     )
     assert len({round(value, 3) for value in expected}) == 3
+
+
+def test_rewards_are_those_of_the_authors_program(tmp_path: Path) -> None:
+    import torch
+
+    state = save_imagereward(tmp_path)
+    places = {"imagereward": str(tmp_path), "bert": str(tmp_path / "bert")}
+    asked = [measure("reward", picture, prompt) for picture in pictures(tmp_path) for prompt in PROMPTS]
+    assert said(ImageReward(places, "cpu", 2), asked) == pytest.approx(REWARDS, abs=1e-4)
+    del state["blip.text_encoder.encoder.layer.1.crossattention.self.key.bias"]
+    torch.save(state, tmp_path / "ImageReward.pt")
+    with pytest.raises(CellFailure, match=r"lacks encoder\.layer\.1\.crossattention\.self\.key\.bias;"):
+        said(ImageReward(places, "cpu"), asked)
+
+
+@pytest.mark.parametrize("layout", ["4.45", "4.52"])
+def test_hpsv3_is_that_of_the_authors_program(tmp_path: Path, layout: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    save_hpsv3(tmp_path)
+    places = {"hpsv3": str(tmp_path), "qwen2_vl": str(tmp_path / "qwen2_vl")}
+    path, shown = tmp_path / "HPSv3.safetensors", pictures(tmp_path)
+    state = load_file(path)
+    if layout == "4.52":  # later versions of transformers name the parts otherwise
+        later = {"model.": "model.language_model.", "visual.": "model.visual."}
+        for name in list(state):
+            for old, new in later.items():
+                if name.startswith(old):
+                    state[f"{new}{name.removeprefix(old)}"] = state.pop(name)
+        save_file(state, path)
+    asked = [measure("score", picture, RATE.format(prompt)) for picture in shown for prompt in PROMPTS]
+    encoder = HPSv3(places, "cpu", 2)
+    assert said(encoder, asked) == pytest.approx(SCORES, abs=1e-4)
+    encoder.models = encoder.load([])
+    grids = [
+        encoder.prepare(Image.new("RGB", size)).grid[0] for size in ((1024, 1024), (1360, 768), (768, 1024))
+    ]
+    # rows and columns of 14 pixels
+    assert [tuple(grid) for grid in grids] == [(1, 32, 32), (1, 24, 42), (1, 36, 26)]
+    del state["rm_head.5.bias"]
+    save_file(state, path)
+    with pytest.raises(CellFailure, match=r"lacks 5\.bias;"):
+        said(HPSv3(places, "cpu"), asked)
 
 
 # VQAScore
