@@ -25,7 +25,7 @@ import pytest
 from PIL import Image
 
 from imageevalkit import registry
-from imageevalkit.assets import FileAsset
+from imageevalkit.assets import PROMPTS, FileAsset
 from imageevalkit.report.item_parts import with_parts
 from imageevalkit.store.results import ItemPart, read_result
 from tests.support import gedit_data, prefer_data
@@ -170,6 +170,7 @@ class Kit:
         prefer_data.write_texts(self.checkout / "benchmarks/prefer")
         self._make_up("prefer", "dataset/pickscore/test.txt", prefer_data.PROMPTS.encode())
         gedit_data.write(self.checkout / "benchmarks/gedit/data")
+        self._make_up_text("genevalpp", "SYSTEM_PROMPT", 'Reply {"correct": 1 or 0}.')
 
     def _make_up(self, benchmark: str, path: str, data: bytes) -> None:
         """Let ``data`` be the file ``path`` of a benchmark."""
@@ -181,6 +182,21 @@ class Kit:
         text, count = re.subn(rf"^\w+ \S+ {re.escape(path)}$", line, listed.read_text(), flags=re.MULTILINE)
         assert count == 1
         listed.write_text(text)
+
+    def _make_up_text(self, benchmark: str, name: str, text: str) -> None:
+        """Let ``text`` be the only text of a benchmark's questions, whose key ends with ``name``."""
+        folder = self.checkout / "benchmarks" / benchmark
+        listed = folder / "assets.txt"
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        lines, count = re.subn(
+            rf"^\w+ (\S+::{name})$", rf"{digest} \1", listed.read_text(), flags=re.MULTILINE
+        )
+        assert count == 1
+        listed.write_text(lines)
+        [key] = re.findall(rf"^\w+ (\S+::{name})$", lines, re.MULTILINE)
+        target = folder / "data" / PROMPTS
+        target.parent.mkdir(parents=True)
+        target.write_text(json.dumps({key: text}))
 
     def _configure(self, lines: Iterable[str]) -> None:
         (self.checkout / "config.local.sh").write_text("".join(f"{line}\n" for line in lines))
