@@ -1,5 +1,5 @@
 """UniGenBench (arXiv 2508.20751): 600 prompts in English and Chinese, judged on 1,813 test points per
-language.
+language; and its long prompts, with 3,920.
 
 ``quirk`` comments mark odd behaviour of the official program. A fix would change published numbers.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from imageevalkit.assets import asset_list
+from imageevalkit.assets import PromptsAsset, asset_list
 from imageevalkit.benchmark.contract import (
     Answers,
     Benchmark,
@@ -42,6 +42,8 @@ _MORE_TOKENS = 16384
 _OFFLINE = "vllm:CodeGoat24/UniGenBench-EvalModel-"
 # the errors raised by parsing a Python literal and by writing it as JSON
 _UNREADABLE = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)
+# Row 509 of the long English prompts is no JSON, and the official program stops at it.
+_LACKS_A_COMMA = ('"Grammar - Negation" "Attribute', '"Grammar - Negation", "Attribute')
 # the encoding that the authors' client sends to their own judge
 _JPEG = Encoding("JPEG", 95)
 
@@ -97,6 +99,9 @@ class UniGenBench(Benchmark):
     has_corrected_rules = True
     settings_class = UniGenBenchSettings
 
+    suffix = ""
+    """The end of the names of data files and folders."""
+
     settings: UniGenBenchSettings
 
     def __init__(self, settings: UniGenBenchSettings | None = None, judge: str = "") -> None:
@@ -113,15 +118,15 @@ class UniGenBench(Benchmark):
         for prompts in zip(*files, strict=True):
             for repetition in range(self.images_per_prompt):
                 for language, (index, prompt, data) in zip(self.languages, prompts, strict=True):
-                    file = f"test_prompts_{language}/samples/{index}_{repetition}.png"
+                    file = f"test_prompts_{language}{self.suffix}/samples/{index}_{repetition}.png"
                     yield Sample(file, prompt, _SEED + repetition, data)
 
     def _prompts(self, language: str) -> Iterable[tuple[int, str, Mapping[str, Any]]]:
         """Returns (number, text, item data) of each prompt, the themes interleaved."""
         keys = LANGUAGES[language]
         prompts = []
-        for row in self.read_csv(f"test_prompts_{language}.csv", _PROMPTS):
-            facts = json.loads(row[f"sub_dims_{language}"])
+        for row in self.read_csv(f"test_prompts_{language}{self.suffix}.csv", _PROMPTS):
+            facts = json.loads(row[f"sub_dims_{language}"].replace(*_LACKS_A_COMMA))
             index = int(row["index"])
             data = {
                 "language": language,
@@ -135,13 +140,14 @@ class UniGenBench(Benchmark):
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         data, program = item.data, _PROGRAM.format(item.data["language"])
-        definitions = {name: self.prompts[f"{program}explanation_dict[{name}]"] for name in data["points"]}
-        described = dict(zip(data["points"], data["descriptions"], strict=True))
+        definitions = [self.prompts[f"{program}explanation_dict[{name}]"] for name in data["points"]]
         text = self.prompts[f"{program}system_prompt"].format(
             prompt=item.prompt,
             testpoint=data["points"],
-            explanation=_listed(self.prompts[f"{program}explanation"], definitions),
-            test_explanation=_listed(self.prompts[f"{program}test_explanation"], described),
+            explanation=_listed(self.prompts[f"{program}explanation"], data["points"], definitions),
+            test_explanation=_listed(
+                self.prompts[f"{program}test_explanation"], data["points"], data["descriptions"]
+            ),
         )
         offline = self.backend != "openai"
         # The authors' client for their own judge sends the image first and re-encodes it. Their client for
@@ -222,7 +228,7 @@ class UniGenBench(Benchmark):
         return found
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """``samples_en.csv`` and ``samples_zh.csv``: a row per image with a judge's reply."""
+        """``samples_en.csv`` or ``samples_en_long.csv``, …: a row per image with a judge's reply."""
         files = {}
         for language in self.languages:
             rows: list[list[Any]] = [["index", "prompt", "testpoint", "output", "result_json", "img_path"]]
@@ -238,7 +244,7 @@ class UniGenBench(Benchmark):
                 rows.append(
                     [data["index"], one.item.prompt, data["points"], one.replies[_QUESTION], text, path]
                 )
-            files[f"samples_{language}.csv"] = csv_text(rows)
+            files[f"samples_{language}{self.suffix}.csv"] = csv_text(rows)
         return files
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
@@ -247,11 +253,25 @@ class UniGenBench(Benchmark):
         from imageevalkit.benchmark.image_files import find_named
 
         alone = ["{item.path.stem}"] if len(self.languages) == 1 else []
-        return find_named(source, items, ["{item.id}", "{language}/{item.path.stem}", *alone])
+        folder = f"{{language}}{self.suffix}"
+        return find_named(source, items, ["{item.id}", f"{folder}/{{item.path.stem}}", *alone])
 
 
-def _listed(header: str, texts: Mapping[str, str]) -> str:
-    return "".join([header, *(f"\n{name}: {text}" for name, text in texts.items()), "\n」"])
+class UniGenBenchLong(UniGenBench):
+    """The authors' long prompts, with test points of their own: no score compares with the short ones'."""
+
+    name, title = "unigenbench-long", "UniGenBench, long prompts"
+    version = "unigenbench-long-49d0bce"  # data are from the authors at this commit, prompts from the kit
+    assets = (
+        *asset_list(Path(__file__).with_name("assets_long.txt")),
+        *(one for one in UniGenBench.assets if isinstance(one, PromptsAsset)),
+    )
+    suffix = "_long"
+
+
+def _listed(header: str, names: Sequence[str], texts: Sequence[str]) -> str:
+    pairs = zip(names, texts, strict=True)
+    return "".join([header, *(f"\n{name}: {text}" for name, text in pairs), "\n」"])
 
 
 def _stated(text: str, count: int) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def verdict(request: Received) -> str:
     prompt = request.prompt
     if points := _POINTS.search(prompt):
         return _points(request, len(ast.literal_eval(points[1])))
-    if '"correct"' in prompt:
+    if "Expectation checklist:" in prompt:
         return json.dumps({"correct": int(2 * draw(request)), "reason": "It looks so."})
     if '"score" : [...]' in prompt:
         grades_of_edit = [int(11 * draw(request, n)) for n in range(2)]

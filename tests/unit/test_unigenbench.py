@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.unigenbench.benchmark import UniGenBench, UniGenBenchSettings
+from benchmarks.unigenbench.benchmark import UniGenBench, UniGenBenchLong, UniGenBenchSettings
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.common.images import sha256_file
@@ -372,12 +372,34 @@ def test_images_made_elsewhere_are_found_in_the_official_layouts(
         assert bool(UniGenBench().find_images(source, both)) == (below is not None)
 
 
-def test_both_languages_have_all_images_and_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_official_data("unigenbench", tmp_path, monkeypatch)
-    made = items(UniGenBench())
+@pytest.mark.parametrize(("benchmark", "count"), [(UniGenBench(), 7252), (UniGenBenchLong(), 4 * 3920)])
+def test_both_languages_have_all_images_and_seeds(
+    benchmark: UniGenBench, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_official_data(benchmark.name, tmp_path, monkeypatch)
+    made = items(benchmark)
     assert len(made) == 4800 and {one.seed for one in made} == {3449, 3450, 3451, 3452}
     counts: dict[str, int] = defaultdict(int)
     for one in made:
         counts[one.data["language"]] += len(one.data["points"])
-    assert counts == {"en": 7252, "zh": 7252}
+    assert counts == {"en": count, "zh": count}
     assert {one.data["language"] for one in made[:2]} == {"en", "zh"}
+
+
+def test_a_long_prompt_lists_a_point_twice_and_has_the_comma_that_its_row_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The official program stops at that row."""
+    benchmark = UniGenBenchLong(UniGenBenchSettings(language="en"))
+    use_official_data(benchmark.name, tmp_path, monkeypatch)
+    made = {int(one.data["index"]): one for one in items(benchmark)}
+    assert made[509].data["points"][1:3] == ["Grammar - Negation", "Attribute - Color"]
+    answer = Answer(question(5), "", value={"analysis": [""] * 5, "score": [1, 0, 1, 1, 0]})
+    score = benchmark.score(made[509], Answers({"points": answer}))
+    met = defaultdict(list)
+    for point in score.points:
+        met[point.keys["primary"]].append(point.values["met"])
+    assert met == {"Action": [1], "Grammar": [0], "Attribute": [1, 1, 0]}
+    twice = next(name for name in made[163].data["points"] if made[163].data["points"].count(name) == 2)
+    [asked] = benchmark.questions(made[163], Picture(tmp_path / "1.png", "0" * 64), Answers({}))
+    assert asked.text.count(f"\n{twice}: ") == 4
