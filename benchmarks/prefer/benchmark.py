@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.prefer import unifiedreward
 from benchmarks.prefer.models import DEFAULT, MODELS, WITH_TEXTS, question_of, value_of
 from imageevalkit import registry
-from imageevalkit.assets import Asset, FileAsset, PromptsAsset, asset_list
+from imageevalkit.assets import Asset, BenchmarkFiles, FileAsset, PromptsAsset, asset_list, how_to_get
 from imageevalkit.benchmark.answerer import digest
 from imageevalkit.benchmark.contract import JUDGE, Answers, Benchmark, Measurer, Sample, Scores, Settings
 from imageevalkit.benchmark.question import PILLOW, Answer, Picture, PixelRule, Question
@@ -103,6 +103,9 @@ class Prefer(Benchmark):
         files = SETS.get(self.source, {}).values()
         prompts = [one for one in _listed("") if isinstance(one, FileAsset) and one.path in files]
         return [*prompts, *(one for name in WITH_TEXTS if name in self.models for one in _listed(f"_{name}"))]
+
+    def files(self) -> BenchmarkFiles:
+        return _Files(self.name, self.assets)
 
     @cached_property
     def _texts(self) -> Mapping[str, str]:
@@ -213,6 +216,15 @@ class Prefer(Benchmark):
                 whole = mean(scores, partial(part, name), weight=share, top=top, cluster=prompt)
                 found[f"{name}/of_prompts"] = whole
         return found
+
+
+class _Files(BenchmarkFiles):
+    def explain(self, problems: Sequence[str]) -> str:
+        # prefetch without the settings gets other files
+        how = how_to_get(
+            problems, "--ds_names prefer with the --ds_kwargs of this run", "benchmarks/prefer/data"
+        )
+        return f"benchmark prefer: {how}"
 
 
 def _listed(end: str) -> list[FileAsset | PromptsAsset]:

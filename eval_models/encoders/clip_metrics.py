@@ -17,6 +17,7 @@ from eval_models.encoders.encoder import Encoder, clip_pixels, inference, to_dev
 from eval_models.encoders.weights import CLIP, load_pretrained, load_state, load_tokenizer, loading
 from imageevalkit.assets.weights import WeightsSource
 from imageevalkit.benchmark.question import PILLOW, Question
+from imageevalkit.common.errors import say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,6 +67,7 @@ class _ClipMetric(Encoder):
     ) -> dict[str, torch.Tensor]:
         """Returns the features of each caption. Captions are truncated to ``longest`` tokens."""
         captions, found = sorted({question.text for question in questions}), dict[str, Any]()
+        full = 0
         for start in range(0, len(captions), _TEXTS_AT_ONCE):
             some = captions[start : start + _TEXTS_AT_ONCE]
             words = [f"{prefix}{caption}" for caption in some]
@@ -75,6 +77,8 @@ class _ClipMetric(Encoder):
                 )
                 features = encode(**tokens.to(self.device))
                 found |= zip(some, _normalised(features), strict=True)
+                full += int((tokens.attention_mask.sum(1) == longest).sum())
+        tell_full(self.name, full, len(captions), longest)
         return found
 
 
@@ -160,6 +164,12 @@ class AestheticPredictor(_ClipMetric):
     def measure(self, question: Question, features: torch.Tensor) -> float:
         with inference("one image"):
             return float(self.models[1](features))
+
+
+def tell_full(name: str, full: int, prompts: int, longest: int) -> None:
+    """Prints how many prompts the evaluator ``name`` may not read to their ends."""
+    if full:
+        say(f"{name}: {full} of {prompts} prompts fill all {longest} tokens; text beyond them is cut off")
 
 
 def linear_layers(

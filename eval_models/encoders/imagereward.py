@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
-from eval_models.encoders.clip_metrics import linear_layers
+from eval_models.encoders.clip_metrics import linear_layers, tell_full
 from eval_models.encoders.encoder import Encoder, clip_pixels, inference, to_device
 from eval_models.encoders.weights import below, cached, load_state, load_tokenizer, loading
 from imageevalkit.assets.weights import WeightsSource
@@ -43,10 +43,12 @@ _RENAMED = (
 
 
 class _Models(NamedTuple):
+    """``tokens`` are the tokens of each prompt."""
+
     vision: Any
     text: Any
     head: Any
-    tokenizer: Any
+    tokens: Mapping[str, Any]
 
 
 class ImageReward(Encoder):
@@ -70,7 +72,16 @@ class ImageReward(Encoder):
             vision, text = blip(state, settings, file)
             head = linear_layers(text.config.hidden_size, below("mlp.", state), file)
         vision, text, head = (network.to(self.device).eval() for network in (vision, text, head))
-        return _Models(vision, text, head, load_tokenizer(words))
+        tokenizer, prompts = load_tokenizer(words), sorted({question.text for question in questions})
+        tokens = {
+            prompt: tokenizer(
+                prompt, padding="max_length", truncation=True, max_length=TOKENS, return_tensors="pt"
+            )
+            for prompt in prompts
+        }
+        full = sum(bool(one.attention_mask.all()) for one in tokens.values())
+        tell_full(self.name, full, len(prompts), TOKENS)
+        return _Models(vision, text, head, tokens)
 
     def prepare(self, image: Image.Image) -> np.ndarray:
         return clip_pixels(image, self.models.vision.config.image_size, "torchvision")[0]
@@ -82,9 +93,7 @@ class ImageReward(Encoder):
     def measure(self, question: Question, features: torch.Tensor) -> float:
         models = self.models
         with inference("one image"):
-            tokens = models.tokenizer(
-                question.text, padding="max_length", truncation=True, max_length=TOKENS, return_tensors="pt"
-            ).to(self.device)
+            tokens = models.tokens[question.text].to(self.device)
             states = models.text(
                 tokens.input_ids, tokens.attention_mask, encoder_hidden_states=features[None]
             ).last_hidden_state

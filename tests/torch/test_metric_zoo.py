@@ -106,7 +106,7 @@ def test_clipscore_is_the_cosine_with_the_prefixed_caption(tmp_path: Path) -> No
     assert 0.0 in expected and len({*expected}) > 4, "some are opposed, others are not"
 
 
-def test_pickscore_is_the_logit_of_clip(tmp_path: Path) -> None:
+def test_pickscore_is_the_logit_of_clip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import torch
     from transformers import AutoTokenizer
 
@@ -125,6 +125,7 @@ def test_pickscore_is_the_logit_of_clip(tmp_path: Path) -> None:
             expected.append(float(model(words.input_ids, torch.from_numpy(pixels)[None]).logits_per_image))
     assert said(encoder, asked) == pytest.approx(expected, abs=1e-4)
     assert len({round(value, 3) for value in expected}) == 9
+    assert "1 of 3 prompts fill all 77 tokens" in capsys.readouterr().out
 
 
 def test_the_aesthetic_predictor_is_linear_in_normalised_features(tmp_path: Path) -> None:
@@ -150,13 +151,14 @@ def test_the_aesthetic_predictor_is_linear_in_normalised_features(tmp_path: Path
     assert len({round(value, 3) for value in expected}) == 3
 
 
-def test_rewards_are_those_of_the_authors_program(tmp_path: Path) -> None:
+def test_rewards_are_those_of_the_authors_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import torch
 
     state = save_imagereward(tmp_path)
     places = {"imagereward": str(tmp_path), "bert": str(tmp_path / "bert")}
     asked = [measure("reward", picture, prompt) for picture in pictures(tmp_path) for prompt in PROMPTS]
     assert said(ImageReward(places, "cpu", 2), asked) == pytest.approx(REWARDS, abs=1e-4)
+    assert "1 of 3 prompts fill all 35 tokens" in capsys.readouterr().out
     del state["blip.text_encoder.encoder.layer.1.crossattention.self.key.bias"]
     torch.save(state, tmp_path / "ImageReward.pt")
     with pytest.raises(CellFailure, match=r"lacks encoder\.layer\.1\.crossattention\.self\.key\.bias;"):

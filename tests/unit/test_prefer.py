@@ -46,6 +46,9 @@ def test_the_published_sets_are_whole(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(assets, "BENCHMARKS", tmp_path)
     for name, count in (("pickscore", 2048), ("t2i-compbench", 2400)):
         benchmark = Prefer(PreferSettings(prompts=name, models="clipscore"))
+        assert "prefetch --ds_names prefer with the --ds_kwargs of this run" in benchmark.files().explain(
+            ["x"]
+        )
         for asset in benchmark.files().local:
             assert isinstance(asset, assets.FileAsset)
             text = official_source(asset.repo, asset.commit, asset.source_path)
