@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +122,14 @@ class GenEvalPlusPlus(Benchmark):
             **mean_by(scores, "correct", "tag", order=TAGS),
         }
         if self.is_official:
-            value = _official(scores.items)["overall_score_mean_of_tags"] if scores else None
-            found["overall_official"] = Metric(value, len(scores.items))
+            wrong = [
+                Score({"correct": 0}, {"tag": one.item.data["tag"]}, item=one.item.id)
+                for one in scores.items
+                if not one.score
+            ]
+            whole = mean_of_means([*scores, *wrong], "correct", "tag", TAGS)
+            value = _official(scores.items)["overall_score_mean_of_tags"] if scores.items else None
+            found["overall_official"] = replace(whole, value=value)
         return found
 
     def official_files(self, scores: Scores) -> dict[str, str]:

@@ -79,7 +79,7 @@ NO_MEANS = {
     "prefer": ("*/deviation",),
 }
 # official programs round these; what items give is of the unrounded
-ROUNDED = {"imgedit": 0.01, "t2ireasonbench": 0.005, "tiff": 5e-5}
+ROUNDED = {"genevalpp": 1e-4, "imgedit": 0.01, "t2ireasonbench": 0.005, "tiff": 5e-5}
 SETTINGS: dict[str, dict[str, Any]] = {
     "oneig": {"images_per_prompt": 2, "tasks": "alignment,text,style"},
     "oneig-zh": {"images_per_prompt": 2, "tasks": "alignment,text"},
