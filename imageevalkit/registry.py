@@ -330,7 +330,7 @@ class BenchmarkDataset:
             for sample in benchmark.samples():
                 path = f"{MODEL_NAME_MARK}/{benchmark.name}/{sample.file}"
                 entry = {shown: getattr(sample, shown), "seed": sample.seed, "image_save_path": path}
-                self.data.append(SampleEntry(entry, {**sample.data}))
+                self.data.append(SampleEntry(entry, {**sample.data}, sample.size))
 
 
 def is_foreign(name: str) -> bool:

@@ -77,6 +77,9 @@ class Sample(NamedTuple):
     The path without the suffix is the id of the item ("images/0001_1.png": "images/0001_1"). The model gets
     the ``prompt`` (t2i) or the ``input_list`` of texts and PIL images (edit, subject). The seed of the model
     is 42 + ``seed``. The methods ``questions`` and ``score`` find ``data`` again as ``item.data``.
+
+    ``size`` is the (width, height) in pixels that the benchmark asks for. Models that cannot choose a size
+    generate their own.
     """
 
     file: str
@@ -84,6 +87,7 @@ class Sample(NamedTuple):
     seed: int = 0
     data: Mapping[str, Any] = {}
     input_list: Sequence[Any] | None = None
+    size: tuple[int, int] | None = None
 
 
 class Measurer(NamedTuple):

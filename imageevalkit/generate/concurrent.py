@@ -18,7 +18,7 @@ from imageevalkit.common.guest_code import CodeExit, guest_code
 from imageevalkit.common.machine import on_cpu, one_is_free, when_one_is_free
 from imageevalkit.common.redaction import one_line, redact
 from imageevalkit.generate.cell_run import CellRun
-from imageevalkit.generate.model import Generated, image_model, in_threads
+from imageevalkit.generate.model import Generated, image_model, in_threads, size_for
 from imageevalkit.jobs.plan import FAILED, Outcome, outcome_of
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
@@ -43,13 +43,15 @@ class Asker:
         self._generate = in_threads(lambda: image_model(load()))
         self._threads = None if self.model.is_async else ThreadPoolExecutor(workers)
 
-    async def ask(self, given: Any, seed: int) -> Any:
+    async def ask(self, given: Any, seed: int, size: tuple[int, int] | None) -> Any:
         """Returns or raises the result of the model's ``generate``."""
+        size_asked = size_for(self.model, size)
         if self.model.is_async:
+            generate: Callable[..., Any] = self.model.generate_async
             with guest_code(cancellable=True):
-                return await self.model.generate_async(given, seed=seed)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._generate, given, seed)
+                return await generate(given, seed=seed, **size_asked)
+        call = functools.partial(self._generate, given, seed, **size_asked)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     async def close(self) -> None:
         """Close the model's connections."""
@@ -99,7 +101,7 @@ class _CellInFlight:
             current_delivery.set(Delivery(run.sender, item.id))
         try:
             shown = item.prompt if run.task == "t2i" else item.input_list
-            returned = await self._asker.ask(shown, item.seed)
+            returned = await self._asker.ask(shown, item.seed, item.size)
         except (asyncio.CancelledError, Exception) as error:
             if isinstance(error, asyncio.CancelledError):
                 if self._in_flight.is_given_up():

@@ -160,6 +160,10 @@ class ImageModel:
     """Whether the seed influences the image; None if unknown."""
     queues = False
     """Whether the model queues items itself (for its limiter or workers): more items than workers begin."""
+    takes_size = False
+    """Whether the generating methods take ``size=(width, height)``, the pixels that some benchmarks ask for.
+
+    All images of a batch have one size."""
     takes_sender = False
     """Whether a :class:`~imageevalkit.api.sender.Sender` can send the requests."""
     room: int | None = None
@@ -225,6 +229,13 @@ class GeneratesBatches(Protocol):
     def generate_batch(self, inputs: Sequence[Any], seeds: Sequence[int]) -> Sequence[Any]: ...
 
 
+@runtime_checkable
+class TakesSize(Protocol):
+    """A class whose generating methods take ``size=(width, height)`` if ``takes_size`` is true."""
+
+    takes_size: bool
+
+
 class GuideModel(ImageModel):
     """Adapts a class written after the extension guide to :class:`ImageModel`."""
 
@@ -235,15 +246,16 @@ class GuideModel(ImageModel):
         )
         size = model.batch_size if isinstance(model, GeneratesBatches) else 1
         self.batch_size = size if isinstance(size, int) and size > 0 else 1
+        self.takes_size = isinstance(model, TakesSize) and model.takes_size is True
 
-    def generate(self, given: Any, seed: int = 42) -> Any:
-        return self._model.generate(given, seed=seed)
+    def generate(self, given: Any, seed: int = 42, **size: Any) -> Any:
+        return self._model.generate(given, seed=seed, **size)
 
-    async def generate_async(self, given: Any, seed: int = 42) -> Any:
-        return await self._model.generate_async(given, seed=seed)
+    async def generate_async(self, given: Any, seed: int = 42, **size: Any) -> Any:
+        return await self._model.generate_async(given, seed=seed, **size)
 
-    def generate_batch(self, inputs: Sequence[Any], seeds: Sequence[int]) -> Sequence[Any]:
-        returned: Sequence[Any] = self._model.generate_batch(inputs, seeds)
+    def generate_batch(self, inputs: Sequence[Any], seeds: Sequence[int], **size: Any) -> Sequence[Any]:
+        returned: Sequence[Any] = self._model.generate_batch(inputs, seeds, **size)
         return returned
 
 
@@ -263,6 +275,11 @@ def image_model(model: Any) -> ImageModel:
     return asked
 
 
+def size_for(model: ImageModel, size: tuple[int, int] | None) -> dict[str, tuple[int, int]]:
+    """Returns ``size`` as a keyword argument for ``model``, if there is one and the model takes it."""
+    return {"size": size} if size and model.takes_size else {}
+
+
 def blocking(model: ImageModel) -> Callable[..., Any]:
     """Returns a blocking ``generate`` of the model. An async model runs in an event loop of its own.
 
@@ -273,21 +290,25 @@ def blocking(model: ImageModel) -> Callable[..., Any]:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
 
-    async def ask(given: Any, seed: int) -> Any:
-        with guest_code():  # an exit would end the loop, and later calls would wait for ever
-            return await model.generate_async(given, seed=seed)
+    generate: Callable[..., Any] = model.generate_async
 
-    return lambda given, seed: asyncio.run_coroutine_threadsafe(ask(given, seed), loop).result()
+    async def ask(given: Any, seed: int, **size: Any) -> Any:
+        with guest_code():  # an exit would end the loop, and later calls would wait for ever
+            return await generate(given, seed=seed, **size)
+
+    return lambda given, seed, **size: asyncio.run_coroutine_threadsafe(
+        ask(given, seed, **size), loop
+    ).result()
 
 
 def in_threads(load: Callable[[], ImageModel]) -> Callable[..., Any]:
     """Returns a blocking ``generate`` for threads. Each loads its own model: a class need not be thread-safe."""
     own = threading.local()
 
-    def generate(given: Any, seed: int) -> Any:
+    def generate(given: Any, seed: int, **size: Any) -> Any:
         if not vars(own):
             own.model = load()
         with guest_code():
-            return own.model.generate(given, seed=seed)
+            return own.model.generate(given, seed=seed, **size)
 
     return generate

@@ -68,13 +68,14 @@ class QueuedItem(NamedTuple):
 
     given: Any
     seed: int
+    size: tuple[int, int] | None
     answer: asyncio.Future[Generated]
     state: UnderWay
 
 
 @dataclass(eq=False)
 class Chunk:
-    """Items of one cell that the model ``key`` generates in one call.
+    """Items of one cell and one size that the model ``key`` generates in one call.
 
     The model prints to the file ``log``. ``deaths`` counts workers that died on the chunk.
     ``together_before`` is the batch limit before the chunk's first death. The chunk has been in progress
@@ -522,7 +523,8 @@ class Replicas:
                 worker.note_begun()
                 inputs = [item.given for item in chunk.items]
                 seeds = [item.seed for item in chunk.items]
-                worker.send(MakeOrder(chunk.number, inputs, seeds, self._together, chunk.log))
+                size = chunk.items[0].size
+                worker.send(MakeOrder(chunk.number, inputs, seeds, size, self._together, chunk.log))
 
     def _have_loaded(self, worker: _Worker, key: str) -> None:
         if key not in worker.cannot and key != worker.key:
@@ -554,7 +556,7 @@ class ReplicatedModel(ImageModel):
     all, ``unloadable`` why it does not load in a worker.
     """
 
-    is_async = queues = True
+    is_async = queues = takes_size = True
 
     def __init__(self, replicas: Replicas, key: str, setting: Mapping[str, Any], log: str) -> None:
         self.key, self.setting, self.log = key, setting, log
@@ -599,13 +601,17 @@ class ReplicatedModel(ImageModel):
             # after the items that have just begun have joined the chunk
             asyncio.get_running_loop().call_soon(self._submit)
 
-    async def generate_async(self, given: Any, seed: int = 42) -> Generated:
+    async def generate_async(
+        self, given: Any, seed: int = 42, size: tuple[int, int] | None = None
+    ) -> Generated:
         """Returns the image of ``given``. Raises the model's error, or :class:`RemoteError` in its place."""
         shown = outgoing(given)
+        if self._open and self._open.items[0].size != size:
+            self._submit()
         if self._open is None:
             self._open = Chunk(self.key, self.log)
         answer: asyncio.Future[Generated] = asyncio.get_running_loop().create_future()
-        self._open.items.append(QueuedItem(shown, seed, answer, under_way()))
+        self._open.items.append(QueuedItem(shown, seed, size, answer, under_way()))
         if len(self._open.items) >= self.batch_size:
             self._submit()
         return await answer

@@ -58,6 +58,7 @@ from imageevalkit.generate.model import (
     image_model,
     in_threads,
     installed_packages,
+    size_for,
 )
 
 # ---- the messages between worker and parent, and their framing on the socket
@@ -87,12 +88,14 @@ class LoadOrder(NamedTuple):
 class MakeOrder(NamedTuple):
     """To a worker: generate the images of one chunk, at most ``together`` in one call of the model.
 
-    The model prints to the file ``log``. ``number`` identifies the chunk.
+    All have the ``size`` (width, height); None: the model's own. The model prints to the file ``log``.
+    ``number`` identifies the chunk.
     """
 
     number: int
     inputs: Sequence[Any]
     seeds: Sequence[int]
+    size: tuple[int, int] | None
     together: int
     log: str
 
@@ -351,15 +354,17 @@ class _Worker:
         while len(answers) < len(order.inputs):
             first = len(answers)
             part = slice(first, first + min(self._fits, order.together))
-            answers += self._part(order.inputs[part], order.seeds[part])
+            answers += self._part(order.inputs[part], order.seeds[part], order.size)
         return answers
 
-    def _part(self, inputs: Sequence[Any], seeds: Sequence[int]) -> Iterable[Generated | Exception]:
+    def _part(
+        self, inputs: Sequence[Any], seeds: Sequence[int], size: tuple[int, int] | None
+    ) -> Iterable[Generated | Exception]:
         """Returns answers for the first ``inputs``: for all, or for fewer if memory does not suffice."""
         started = time.perf_counter()
         try:
             with guest_code():
-                returned = self._called(inputs, seeds)
+                returned = self._called(inputs, seeds, size_for(self._model, size))
         except Exception as error:
             if is_out_of_memory(error):
                 return self._with_less_memory(len(inputs), error)
@@ -373,17 +378,18 @@ class _Worker:
                         f"a batch of {len(inputs)} failed ({_line(error)}): its items are generated one by one"
                     )
                 )
-                return [a for i, s in zip(inputs, seeds, strict=True) for a in self._part([i], [s])]
+                return [a for i, s in zip(inputs, seeds, strict=True) for a in self._part([i], [s], size)]
             return [portable(error)]
         seconds = (time.perf_counter() - started) / len(inputs)
         batch = len(inputs) if self._batch_size > 1 else None
         honoured = self._model.seed_honoured
         return [_answer(one, seconds, batch, honoured) for one in returned]
 
-    def _called(self, inputs: Sequence[Any], seeds: Sequence[int]) -> Sequence[Any]:
+    def _called(self, inputs: Sequence[Any], seeds: Sequence[int], size: Mapping[str, Any]) -> Sequence[Any]:
         if len(inputs) == 1:
-            return [self._generate(incoming(inputs[0]), seed=seeds[0])]
-        returned: Sequence[Any] = self._model.generate_batch([incoming(one) for one in inputs], seeds)
+            return [self._generate(incoming(inputs[0]), seed=seeds[0], **size)]
+        generate_batch: Callable[..., Sequence[Any]] = self._model.generate_batch
+        returned = generate_batch([incoming(one) for one in inputs], seeds, **size)
         if len(returned) != len(inputs):
             raise TypeError(f"generate_batch() returned {len(returned)} answers for {len(inputs)} inputs")
         return returned

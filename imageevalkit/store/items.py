@@ -47,7 +47,8 @@ class Item:
     ``id`` is the image's path below the cell without suffix (``images/text_prompts/0000_1``), ``path`` the
     file. ``seed`` is the effective seed (``BASE_SEED`` + the dataset's), the same for every worker, shard and
     order. ``data`` is the data of a Sample, or the dict of a foreign dataset. ``rewriting`` is None if the
-    model receives the benchmark's own prompt.
+    model receives the benchmark's own prompt. ``size`` (width, height) is the size that the benchmark asks
+    for; None: the model's own.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Item:
     input_list: Sequence[Any] | None
     data: Mapping[str, Any]
     rewriting: Rewriting | None = None
+    size: tuple[int, int] | None = None
 
     @property
     def texts(self) -> list[str]:
@@ -84,7 +86,7 @@ class Item:
 
     @property
     def prompt_sha256(self) -> str:
-        """The hash of the model's whole input: texts and input images (files, or pixels without a file)."""
+        """The hash of the model's whole input: texts, input images (files, or pixels without a file), size."""
         return self._hashes[0]
 
     @property
@@ -107,6 +109,8 @@ class Item:
                 kind, data = b"", f"image:{part.mode}:{part.size}:".encode() + part.tobytes()
             digest.update(kind + data)
             images.append(hashlib.sha256(data).hexdigest())
+        if self.size:
+            digest.update(f"size:{self.size}".encode())
         return digest.hexdigest(), images
 
 
@@ -119,9 +123,11 @@ def file_bytes(image: Any) -> bytes | None:
 class SampleEntry(dict[str, Any]):
     """An entry built from a Sample. Its ``data`` is kept apart and may have any keys, also an entry's."""
 
-    def __init__(self, entry: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+    def __init__(
+        self, entry: Mapping[str, Any], data: Mapping[str, Any], size: tuple[int, int] | None = None
+    ) -> None:
         super().__init__(entry)
-        self.data = data
+        self.data, self.size = data, size
 
 
 def items_of(dataset: Any, cell: Cell, limit: int | None = None) -> list[Item]:
@@ -148,7 +154,7 @@ def placed(entries: Sequence[Item], cell: Cell) -> list[Item]:
     folder, ids = cell.folder, [entry.id.replace(MODEL_NAME_MARK, cell.model) for entry in entries]
     # dataclasses.replace takes twice as long, for up to 50,000 items
     return [
-        Item(id, folder / f"{id}{e.path.suffix}", e.seed, e.prompt, e.input_list, e.data, e.rewriting)
+        Item(id, folder / f"{id}{e.path.suffix}", e.seed, e.prompt, e.input_list, e.data, e.rewriting, e.size)
         for id, e in zip(ids, entries, strict=True)
     ]
 
@@ -206,6 +212,10 @@ def _entry(raw: Any, folder: PurePosixPath, task: str) -> Item:
         format_of(path)
     except ValueError as error:
         raise ValueError(f"{_PATH} {error}") from None
+    size = raw.size if isinstance(raw, SampleEntry) else None
+    if size is not None:
+        is_size = len(size) == 2 and all(type(side) is int and side > 0 for side in size)
+        _check(is_size and task == "t2i", "size", size, "(width, height) in pixels, of a text-to-image item")
     place = "/".join(names[depth:])
     return Item(
         path=Path(place),
@@ -214,6 +224,7 @@ def _entry(raw: Any, folder: PurePosixPath, task: str) -> Item:
         prompt=prompt,
         input_list=parts,
         data=raw.data if isinstance(raw, SampleEntry) else raw,
+        size=size,
     )
 
 

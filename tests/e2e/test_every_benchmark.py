@@ -221,7 +221,7 @@ class Kit:
             self._configure(config)
             words = ["--model_names", MODEL, "--ds_names", ";".join(self.names), "--limit", str(LIMIT)]
             words += ["--num_workers", "2", "--parallel", "true"]
-            env = {
+            env: dict[str, Any] = {
                 "API_KEY": "sk-judge-4711",
                 "PYTHONPATH": f"{self.checkout}{os.pathsep}{self._paths}",
                 "TEST_MARKER": str(self.checkout),

@@ -59,6 +59,16 @@ def test_size_is_honoured_and_recorded() -> None:
     assert DiffusersT2I(str(LATE), **FAST).generate("a red bus", 7).requested_size is None
 
 
+def test_the_size_that_a_benchmark_asks_for_replaces_that_of_the_settings() -> None:
+    model = DiffusersT2I(str(LATE), width=48, height=32, batch_size=2, **FAST)
+    assert model.takes_size
+    alone = model.generate("a red bus", 7, (32, 64))
+    assert image_of(alone).size == alone.requested_size == (32, 64)
+    assert [image_of(one).size for one in model.generate_batch(["a", "b"], [7, 8], (32, 64))] == [
+        (32, 64)
+    ] * 2
+
+
 def test_safety_checker_refuses_instead_of_a_black_image(pipelines: Path) -> None:
     with pytest.raises(Refused, match="safety checker"):
         t2i(pipelines / "prude")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +20,10 @@ from imageevalkit.common.images import encode
 from imageevalkit.generate.cell_run import CellRun, GenerateOptions
 from imageevalkit.generate.job import _Generation
 from imageevalkit.generate.model import Generated, ImageModel, ItemFailed, ModelUnusable, Refused
+from imageevalkit.generate.replicas import Chunk, ReplicatedModel
 from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, STALE, GenerateOrder
 from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import SampleEntry
 from imageevalkit.store.records import last_records
 from tests.support.generation import (
     FakeAsyncModel,
@@ -136,6 +140,52 @@ def test_changed_prompt_is_stale() -> None:
     changed = FakeDataset(2)
     changed.data[1]["prompt"] = "another prompt"
     assert "the benchmark's prompt changed: 1 image is stale" in generate(FakeModel(), changed).message
+
+
+def sized(*sizes: tuple[int, int] | None) -> FakeDataset:
+    """Items, each with the size that the benchmark asks for."""
+    dataset = FakeDataset(len(sizes))
+    dataset.data = [SampleEntry(entry, {}, size) for entry, size in zip(dataset.data, sizes, strict=True)]
+    return dataset
+
+
+def test_a_benchmark_asks_for_sizes_and_another_size_makes_an_image_stale() -> None:
+    class Sized(FakeModel):
+        takes_size = True
+
+        def generate(self, prompt: str, seed: int = 42, size: tuple[int, int] | None = None) -> Image.Image:
+            return picture(prompt, seed).resize(size or (8, 8))
+
+    assert generate(Sized(), sized((32, 16), (16, 32), None)).state == COMPLETE
+    shapes = [Image.open(CELL.folder / f"images/{n:05d}.png").size for n in range(3)]
+    assert shapes == [(32, 16), (16, 32), (8, 8)]
+    assert (
+        "the benchmark's prompt changed: 1 image is stale"
+        in generate(Sized(), sized((32, 16), (16, 31), None)).message
+    )
+
+
+def test_a_class_that_takes_no_size_chooses_its_own() -> None:
+    assert generate(FakeModel(), sized((32, 16))).state == COMPLETE
+    assert Image.open(CELL.folder / "images/00000.png").size == (8, 8)
+
+
+def test_a_chunk_for_a_worker_has_one_size() -> None:
+    chunks: list[Chunk] = []
+    replicas: Any = SimpleNamespace(at_once=1, size=1, submit=chunks.append)
+
+    async def ask() -> None:
+        model = ReplicatedModel(replicas, "t2i", {}, "")
+        model.batch_size = 4
+        sizes = [(32, 16), (32, 16), (16, 32), None]
+        asked = [asyncio.create_task(model.generate_async("a cat", 42, size)) for size in sizes]
+        await asyncio.sleep(0)
+        model._submit()
+        for one in asked:
+            one.cancel()
+
+    asyncio.run(ask())
+    assert [[item.size for item in chunk.items] for chunk in chunks] == [[(32, 16)] * 2, [(16, 32)], [None]]
 
 
 def test_image_without_a_record_is_never_overwritten_silently() -> None:

@@ -102,7 +102,7 @@ def test_the_verdict_in_a_reply(reply: str, official: int | None, corrected: int
 
 def scored(counts: dict[str, tuple[int, int, int]], rules: Any) -> Scores:
     """Scores of tags, each with a number of right images, wrong ones and ones without a verdict."""
-    found = []
+    found: list[ScoredItem] = []
     for tag, (right, wrong, none) in counts.items():
         for said in [1] * right + [0] * wrong + [None] * none:
             one, question = item(len(found) + 1, tag), Question("verdict", (), ask("verdict", "").sampling)

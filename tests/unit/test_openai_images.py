@@ -38,10 +38,8 @@ from imageevalkit.generate.model import (
 from tests.support.image_server import KEY, REFUSAL_WORDS, ImageServer, png_of
 
 
-def t2i(**kwargs: Any) -> OpenAIImagesT2I:
-    return OpenAIImagesT2I(
-        "test-image-1", **{"backoff": 0.02, "max_attempts": 3, "max_outage": 60.0, **kwargs}
-    )
+def t2i(model: str = "test-image-1", **kwargs: Any) -> OpenAIImagesT2I:
+    return OpenAIImagesT2I(model, **{"backoff": 0.02, "max_attempts": 3, "max_outage": 60.0, **kwargs})
 
 
 def failure_of(model: OpenAIImagesT2I, prompt: str = "a cat") -> GenerationError:
@@ -80,8 +78,25 @@ def test_success_carries_bytes_tokens_and_extra(server: ImageServer) -> None:
     assert request.headers["authorization"] == f"Bearer {KEY}"
 
 
+@pytest.mark.parametrize(
+    ("model", "size", "sent"),
+    [
+        ("test-image-1", (2368, 1760), (2368, 1760)),
+        ("gpt-image-1.5", (2368, 1760), (1536, 1024)),
+        ("gpt-image-1", (1536, 2720), (1024, 1536)),
+        ("gpt-image-1", (1000, 900), (1024, 1024)),
+    ],
+)
+def test_the_size_that_a_benchmark_asks_for_is_sent_as_the_model_offers_it(
+    server: ImageServer, model: str, size: tuple[int, int], sent: tuple[int, int]
+) -> None:
+    made = t2i(model, size="256x256").generate("a cat", 42, size)
+    assert server.requests[0].fields["size"] == f"{sent[0]}x{sent[1]}"
+    assert made.requested_size == sent
+
+
 def test_any_kwarg_is_a_request_parameter(server: ImageServer) -> None:
-    kwargs = {"quality": "high", "guidance_scale": 4.5, "output_format": None, "extra_body": {"a": [1]}}
+    kwargs: dict[str, Any] = {"quality": "high", "guidance_scale": 4.5, "output_format": None, "extra_body": {"a": [1]}}
     made = t2i(send_seed=True, **kwargs).generate("a cat", seed=43)
     expected = {"quality": "high", "guidance_scale": 4.5, "a": [1], "seed": 43}
     assert server.requests[0].fields == {"model": "test-image-1", "prompt": "a cat", **expected}

@@ -193,37 +193,43 @@ class DiffusersModel(ImageModel):
         """Loads further parts into ``pipeline`` while it is still on the CPU."""
 
     def _call(self, seed: int, **inputs: Any) -> Generated:
-        """Runs the pipeline for one image. Raises Refused if its safety checker rejects the image."""
+        """Runs the pipeline for one image. Raises Refused if its safety checker rejects the image.
+
+        ``inputs`` replace settings of the same name, such as ``width``.
+        """
         import torch
 
         # some pipelines use the global generator in place of theirs (OmniGen, to encode its input images)
         torch.manual_seed(seed)
-        output = self._pipeline(**inputs, **self.call_settings, generator=self._generator(seed))
-        (result,) = self._results(output)
+        arguments = {**self.call_settings, **inputs}
+        output = self._pipeline(**arguments, generator=self._generator(seed))
+        (result,) = self._results(output, arguments)
         if isinstance(result, Refused):
             raise result
         return result
 
     def _call_batch(self, seeds: Sequence[int], **inputs: Any) -> list[Generated | Refused]:
-        """Runs the pipeline once for all ``seeds``; each of ``inputs`` is a list with an entry per seed."""
+        """Runs the pipeline once for all ``seeds``; each of ``inputs`` is a list with an entry per seed, or
+        replaces a setting."""
         # all pipelines repeat a default negative prompt for a batch, but few repeat a given one
         settings = {
             name: [value] * len(seeds) if "negative_prompt" in name and isinstance(value, str) else value
             for name, value in self.call_settings.items()
         }
         generators = [self._generator(seed) for seed in seeds]
-        return self._results(self._pipeline(**inputs, **settings, generator=generators))
+        arguments = {**settings, **inputs}
+        return self._results(self._pipeline(**arguments, generator=generators), arguments)
 
     def _generator(self, seed: int) -> Any:
         import torch
 
         return torch.Generator(self.generator_device).manual_seed(seed)
 
-    def _results(self, output: Any) -> list[Generated | Refused]:
+    def _results(self, output: Any, arguments: Mapping[str, Any]) -> list[Generated | Refused]:
         """Returns, for each image of ``output``, the image or the safety checker's refusal."""
         # the checker replaces a rejected image with a black one, which would be scored as the model's image
         rejected = output.get("nsfw_content_detected") or [False] * len(output.images)
-        width, height = self.call_settings.get("width"), self.call_settings.get("height")
+        width, height = arguments.get("width"), arguments.get("height")
         size = (width, height) if width and height else None
         return [
             Refused("safety checker of the pipeline rejected the image")
@@ -253,18 +259,25 @@ class DiffusersT2I(DiffusersModel):
             )
         self.prompt_suffix = str(prompt_suffix)
         self.batch_size = batch_size
+        self.takes_size = {"width", "height"} <= inspect.signature(self._pipeline.__call__).parameters.keys()
 
-    def generate(self, prompt: str, seed: int = 42) -> Generated:
+    def generate(self, prompt: str, seed: int = 42, size: tuple[int, int] | None = None) -> Generated:
         """Returns one image. Raises Refused if the pipeline's safety checker rejects it."""
-        return self._call(seed, prompt=self._prompt(prompt))
+        return self._call(seed, prompt=self._prompt(prompt), **_sides(size))
 
-    def generate_batch(self, prompts: Sequence[str], seeds: Sequence[int]) -> list[Generated | Refused]:
+    def generate_batch(
+        self, prompts: Sequence[str], seeds: Sequence[int], size: tuple[int, int] | None = None
+    ) -> list[Generated | Refused]:
         """Returns one image, or the safety checker's refusal, for each prompt with its seed."""
-        return self._call_batch(seeds, prompt=[self._prompt(prompt) for prompt in prompts])
+        return self._call_batch(seeds, prompt=[self._prompt(prompt) for prompt in prompts], **_sides(size))
 
     def _prompt(self, prompt: str) -> str:
         """Returns the text that the pipeline gets for ``prompt``."""
         return prompt + self.prompt_suffix
+
+
+def _sides(size: tuple[int, int] | None) -> dict[str, int]:
+    return {"width": size[0], "height": size[1]} if size else {}
 
 
 class DiffusersEdit(DiffusersModel):

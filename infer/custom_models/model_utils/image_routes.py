@@ -141,6 +141,7 @@ class Route(ABC):
     path: ClassVar[str]
     takes_seed: ClassVar[bool] = True
     takes_mask: ClassVar[bool] = True
+    takes_size: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     reserved: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
@@ -322,7 +323,7 @@ class Chat(Route):
 
     name = "chat"
     path = "/chat/completions"
-    takes_mask = False
+    takes_mask = takes_size = False
     # OpenRouter, LiteLLM and Vercel need it, new-api ignores it. If a server rejects it: modalities=null.
     defaults = MappingProxyType({"modalities": ["image", "text"]})
 

@@ -8,6 +8,7 @@ kinds after the last retry. UNREACHABLE is ``OnHold`` once an image was made, el
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -53,6 +54,11 @@ _NOT_PARAMETERS = {
     "input": "prompts come from the benchmark",
     "image": "images come from the benchmark",
     "mask": "masks come from the benchmark",
+}
+# the only sizes of models, by the beginning of their id; other models take any size
+_OFFERED = {
+    "gpt-image-1": ((1024, 1024), (1536, 1024), (1024, 1536)),
+    "dall-e-3": ((1024, 1024), (1792, 1024), (1024, 1792)),
 }
 _MOST_WITHOUT_IMAGE = 3  # replies of status 200 without an image, before any reply held one
 
@@ -107,6 +113,7 @@ class _OpenAIImages(ImageModel):
         self._parameters = {name: value for name, value in sent.items() if value is not None}
         self._requested_size = _pixels(merged["size"])
         self._send_seed = send_seed
+        self.takes_size = self._route.takes_size
         self._without_image = 0
         self._unusable = ""  # the reason why no further request is sent
         self.use_traffic(Traffic())
@@ -138,22 +145,24 @@ class _OpenAIImages(ImageModel):
         await self._engine.close()
         await self._downloads.close()
 
-    def generate(self, given: Any, seed: int = 42) -> Generated:
+    def generate(self, given: Any, seed: int = 42, size: tuple[int, int] | None = None) -> Generated:
         """Runs :meth:`generate_async` for callers without an event loop."""
 
         async def once() -> Generated:
             try:
-                return await self.generate_async(given, seed)
+                return await self.generate_async(given, seed, size)
             finally:
                 await self.aclose()
 
         return asyncio.run(once())
 
-    async def generate_async(self, given: Any, seed: int = 42) -> Generated:
+    async def generate_async(
+        self, given: Any, seed: int = 42, size: tuple[int, int] | None = None
+    ) -> Generated:
         """Returns one image; many calls may run in one event loop. Raises :class:`GenerationError`."""
         bill = Bill()
         try:
-            return await self._made(given, seed, bill)
+            return await self._made(given, seed, offered(self._model_id, size) if size else None, bill)
         except GenerationError as error:
             error.bill = bill
             raise
@@ -162,11 +171,13 @@ class _OpenAIImages(ImageModel):
     def _inputs(self, given: Any) -> Inputs:
         """Returns the model's inputs for an item. Raises ItemFailed if the item does not fit the task."""
 
-    def _request(self, given: Any, seed: int, batched: bool = False) -> Request:
+    def _request(self, given: Any, seed: int, size: tuple[int, int] | None, batched: bool = False) -> Request:
         body = {**self._parameters, "seed": seed} if self._send_seed else self._parameters
+        if size:
+            body = {**body, "size": f"{size[0]}x{size[1]}"}
         return self._route.prepare(self._model_id, self._inputs(given), body, batched)
 
-    async def _made(self, given: Any, seed: int, bill: Bill) -> Generated:
+    async def _made(self, given: Any, seed: int, size: tuple[int, int] | None, bill: Bill) -> Generated:
         request: Request | None = None
         attempts = 0
 
@@ -177,9 +188,9 @@ class _OpenAIImages(ImageModel):
             # each call builds the request again, because waiting items must not keep their images in memory
             if current_delivery.get():
                 attempts += 1
-                return await self._attempt(await on_cpu(self._request, given, seed, True))
+                return await self._attempt(await on_cpu(self._request, given, seed, size, True))
             if request is None:  # built once for all retries
-                request = await on_cpu(self._request, given, seed)
+                request = await on_cpu(self._request, given, seed, size)
             attempts += 1
             return await self._attempt(request)
 
@@ -201,7 +212,7 @@ class _OpenAIImages(ImageModel):
             image=result.image.data,
             proven=result.image,
             seed_honoured=self._send_seed,
-            requested_size=self._requested_size,
+            requested_size=size or self._requested_size,
             attempts=tried.attempts,
             seconds=tried.seconds,
             bill=bill,
@@ -282,6 +293,12 @@ class OpenAIImagesSubject(OpenAIImagesEdit):
 
     def _inputs(self, given: Sequence[str | Image.Image]) -> Inputs:
         return super()._inputs(without_name(given))
+
+
+def offered(model_id: str, size: tuple[int, int]) -> tuple[int, int]:
+    """Returns the size that the model ``model_id`` offers with the aspect ratio nearest to that of ``size``."""
+    choices = next((sizes for begin, sizes in _OFFERED.items() if model_id.startswith(begin)), (size,))
+    return min(choices, key=lambda one: abs(math.log(one[0] / one[1]) - math.log(size[0] / size[1])))
 
 
 def _pixels(size: Any) -> tuple[int, int] | None:

@@ -22,7 +22,12 @@ from imageevalkit.generate.model import ImageModel, ItemFailed, ModelUnusable
 
 
 class _Reference(ImageModel):
-    """Text to image with ``width`` × ``height`` pixels. Prompt and, if honoured, seed decide the image."""
+    """Text to image with ``width`` × ``height`` pixels, or the size that the benchmark asks for.
+
+    Prompt and, if honoured, seed decide the image.
+    """
+
+    takes_size = True
 
     def __init__(self, model_path: str | None = None, width: int = 1024, height: int = 1024) -> None:
         self.size = (width, height)
@@ -31,21 +36,25 @@ class _Reference(ImageModel):
         """Returns the image of ``size`` (width, height) for a prompt."""
         raise NotImplementedError
 
-    def generate(self, given: Any, seed: int = 42) -> Image.Image:
+    def generate(self, given: Any, seed: int = 42, size: tuple[int, int] | None = None) -> Image.Image:
         """Returns the image for a prompt."""
-        return self.draw(self.size, given, seed)
+        return self.draw(size or self.size, given, seed)
 
 
 class _Subject(_Reference):
     """Subject-driven generation that ignores the subject: text to image with the prompt."""
 
-    def generate(self, given: Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
+    def generate(
+        self, given: Sequence[str | Image.Image], seed: int = 42, size: tuple[int, int] | None = None
+    ) -> Image.Image:
         """Returns the image for the prompt. Raises ItemFailed without an image or a prompt."""
-        return self.draw(self.size, split_subject(given).prompt, seed)
+        return self.draw(size or self.size, split_subject(given).prompt, seed)
 
 
 class _Edit(_Reference):
     """Edit. The output has the size of the last input image."""
+
+    takes_size = False
 
     def __init__(self, model_path: str | None = None) -> None:
         super().__init__()
@@ -54,8 +63,10 @@ class _Edit(_Reference):
         """Returns the image for the input images (RGB) and the instruction."""
         return self.draw(images[-1].size, text, seed)
 
-    def generate(self, given: Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
-        """Returns the edited image. Raises ItemFailed without an input image."""
+    def generate(
+        self, given: Sequence[str | Image.Image], seed: int = 42, size: tuple[int, int] | None = None
+    ) -> Image.Image:
+        """Returns the edited image. Raises ItemFailed without an input image. ``size`` has no effect."""
         images, instruction = split_inputs(given)
         if not images:
             raise ItemFailed("the item has no input image to edit", attempts=0)
