@@ -96,7 +96,12 @@ def test_the_size_that_a_benchmark_asks_for_is_sent_as_the_model_offers_it(
 
 
 def test_any_kwarg_is_a_request_parameter(server: ImageServer) -> None:
-    kwargs: dict[str, Any] = {"quality": "high", "guidance_scale": 4.5, "output_format": None, "extra_body": {"a": [1]}}
+    kwargs: dict[str, Any] = {
+        "quality": "high",
+        "guidance_scale": 4.5,
+        "output_format": None,
+        "extra_body": {"a": [1]},
+    }
     made = t2i(send_seed=True, **kwargs).generate("a cat", seed=43)
     expected = {"quality": "high", "guidance_scale": 4.5, "a": [1], "seed": 43}
     assert server.requests[0].fields == {"model": "test-image-1", "prompt": "a cat", **expected}
