@@ -15,7 +15,7 @@ import re
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatch
 from pathlib import Path
@@ -170,7 +170,8 @@ class Kit:
         prefer_data.write_texts(self.checkout / "benchmarks/prefer")
         self._make_up("prefer", "dataset/pickscore/test.txt", prefer_data.PROMPTS.encode())
         gedit_data.write(self.checkout / "benchmarks/gedit/data")
-        self._make_up_text("genevalpp", "SYSTEM_PROMPT", 'Reply {"correct": 1 or 0}.')
+        self._make_up_texts("genevalpp", lambda key: "Judge the image.")
+        self._make_up_texts("bizgeneval", lambda key: "{checklist}" if "USER" in key else "Judge the image.")
 
     def _make_up(self, benchmark: str, path: str, data: bytes) -> None:
         """Let ``data`` be the file ``path`` of a benchmark."""
@@ -183,20 +184,20 @@ class Kit:
         assert count == 1
         listed.write_text(text)
 
-    def _make_up_text(self, benchmark: str, name: str, text: str) -> None:
-        """Let ``text`` be the only text of a benchmark's questions, whose key ends with ``name``."""
+    def _make_up_texts(self, benchmark: str, text_of: Callable[[str], str]) -> None:
+        """Let the texts of a benchmark's questions be what ``text_of`` says of their keys."""
         folder = self.checkout / "benchmarks" / benchmark
-        listed = folder / "assets.txt"
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        lines, count = re.subn(
-            rf"^\w+ (\S+::{name})$", rf"{digest} \1", listed.read_text(), flags=re.MULTILINE
-        )
-        assert count == 1
-        listed.write_text(lines)
-        [key] = re.findall(rf"^\w+ (\S+::{name})$", lines, re.MULTILINE)
+        listed, texts = folder / "assets.txt", {}
+
+        def line(found: re.Match[str]) -> str:
+            key = found[1]
+            texts[key] = text_of(key)
+            return f"{hashlib.sha256(texts[key].encode()).hexdigest()} {key}"
+
+        listed.write_text(re.sub(r"^[0-9a-f]{64} (\S+::.*)$", line, listed.read_text(), flags=re.MULTILINE))
         target = folder / "data" / PROMPTS
         target.parent.mkdir(parents=True)
-        target.write_text(json.dumps({key: text}))
+        target.write_text(json.dumps(texts))
 
     def _configure(self, lines: Iterable[str]) -> None:
         (self.checkout / "config.local.sh").write_text("".join(f"{line}\n" for line in lines))

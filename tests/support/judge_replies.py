@@ -24,6 +24,7 @@ _LISTED = 0.99  # of the probability; the rest is outside the listed tokens
 _GRADE = re.compile(r"^\W*([A-Z][^\n:]*): ?A number from", re.MULTILINE)
 _YES_OR_NO = re.compile(r"^Questions:\n(.+?)\n\n", re.MULTILINE | re.DOTALL)
 _CRITERION = re.compile(r"'\w*q\d+': ")
+_STATEMENT = re.compile(r"^(\d+)\. .", re.MULTILINE)
 _POINTS = re.compile(r"<checkpoint>(\[.*?\])</checkpoint>", re.DOTALL)
 _READ = ("a", "the", "of", "and", "new", "day", "的", "是", "一", "人", "大")
 
@@ -44,6 +45,8 @@ def verdict(request: Received) -> str:
     prompt = request.prompt
     if points := _POINTS.search(prompt):
         return _points(request, len(ast.literal_eval(points[1])))
+    if statements := _STATEMENT.findall(prompt):
+        return json.dumps({n: {"result": draw(request, n) < 0.9, "reason": "So."} for n in statements})
     if "Expectation checklist:" in prompt:
         return json.dumps({"correct": int(2 * draw(request)), "reason": "It looks so."})
     if '"score" : [...]' in prompt:

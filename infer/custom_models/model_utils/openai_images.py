@@ -8,7 +8,6 @@ kinds after the last retry. UNREACHABLE is ``OnHold`` once an image was made, el
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -298,7 +297,7 @@ class OpenAIImagesSubject(OpenAIImagesEdit):
 def offered(model_id: str, size: tuple[int, int]) -> tuple[int, int]:
     """Returns the size that the model ``model_id`` offers with the aspect ratio nearest to that of ``size``."""
     choices = next((sizes for begin, sizes in _OFFERED.items() if model_id.startswith(begin)), (size,))
-    return min(choices, key=lambda one: abs(math.log(one[0] / one[1]) - math.log(size[0] / size[1])))
+    return min(choices, key=lambda one: abs(one[0] / one[1] - size[0] / size[1]))
 
 
 def _pixels(size: Any) -> tuple[int, int] | None:
