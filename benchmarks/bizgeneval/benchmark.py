@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from imageevalkit.assets import asset_list
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, ScoredItem, Scores, Settings, Unparsed
 from imageevalkit.benchmark.question import Accepts, Answer, Message, Picture, Question, Sampling
 from imageevalkit.common.text import csv_text
-from imageevalkit.metrics import grouped, mean_by, mean_of_means, spread
+from imageevalkit.metrics import grouped, groups, mean_by, mean_of_means, spread
 from imageevalkit.store.items import Item
 from imageevalkit.store.results import Metric, Score
 
@@ -167,9 +168,12 @@ class BizGenEval(Benchmark):
         for key, order in (("domain", DOMAINS), ("dimension", DIMENSIONS)):
             rows = [["Split", *(name.replace("_", " ").title() for name in order), "Average"]]
             for value in ("easy", "hard", "all"):
-                means = mean_by(scores, value, key, order=order)
-                whole = mean_of_means(scores, value, key, order)
-                rows.append([value, *(_shown(means.get(name)) for name in order), _shown(whole)])
+                means = {  # exact, as in the official program: the last digit depends on it
+                    name: statistics.mean(score.values[value] for score in part)
+                    for name, part in groups(scores, key, order).items()
+                }
+                shown = (f"{means[name]:.4f}" if name in means else "" for name in order)
+                rows.append([value, *shown, f"{statistics.mean(means.values()):.4f}" if means else ""])
             files[f"summary_by_{key}.csv"] = csv_text(rows, "\r\n")
         return files
 
@@ -250,7 +254,3 @@ def _verdicts_file(one: ScoredItem) -> dict[str, Any]:
         "is_correct": accuracy == 1,
         "n_questions": _COUNT,
     }
-
-
-def _shown(metric: Metric | None) -> str:
-    return "" if metric is None or metric.value is None else f"{metric.value:.4f}"
