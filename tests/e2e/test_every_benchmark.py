@@ -1,4 +1,4 @@
-"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions, GEdit-Bench images, TRIG all.
+"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions, GEdit-Bench images, RISEBench and TRIG all.
 
 Judges are real servers that fail now and then; networks have random weights.
 """
@@ -28,7 +28,7 @@ from imageevalkit import registry
 from imageevalkit.assets import FileAsset
 from imageevalkit.report.item_parts import with_parts
 from imageevalkit.store.results import ItemPart, read_result
-from tests.support import gedit_data
+from tests.support import gedit_data, rise_data
 from tests.support.checkout import (
     find_no_text,
     make_checkout,
@@ -145,7 +145,7 @@ class Kit:
             self._config.append(_ds_kwargs(name, settings.get(name, {}) | own))
 
     def _make_up_what_is_lacking(self, mirror: Path) -> None:
-        """The questions of DPG-Bench, an image of ImgEdit, and the rows of GEdit-Bench."""
+        """The questions of DPG-Bench, an image of ImgEdit, the rows of GEdit-Bench, and all of RISEBench."""
         [prompts] = [
             one
             for one in registry.benchmark_files("dpgbench").local
@@ -166,6 +166,7 @@ class Kit:
         path = "imgedit_asset/Benchmark/singleturn/compose/animal/5.jpg"
         self._make_up("imgedit", path, picture.getvalue())
         gedit_data.write(self.checkout / "benchmarks/gedit/data")
+        rise_data.write(self.checkout / "benchmarks/rise")
 
     def _make_up(self, benchmark: str, path: str, data: bytes) -> None:
         """Let ``data`` be the file ``path`` of a benchmark."""

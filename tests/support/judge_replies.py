@@ -44,6 +44,9 @@ def verdict(request: Received) -> str:
     prompt = request.prompt
     if points := _POINTS.search(prompt):
         return _points(request, len(ast.literal_eval(points[1])))
+    if "**Final Score" in prompt:
+        grade = int(2 * draw(request)) if "**Final Score**:" in prompt else 1 + int(5 * draw(request))
+        return f"It looks so.\n\n**Final Score:** **{grade}**"
     if '"score" : [...]' in prompt:
         grades_of_edit = [int(11 * draw(request, n)) for n in range(2)]
         return json.dumps({"score": grades_of_edit, "reasoning": "It looks so."})
