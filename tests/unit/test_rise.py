@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -100,25 +101,16 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Item]:
 
 @pytest.mark.parametrize(
     ("index", "official", "corrected"),
-    [  # for each question its text and the image before the result
+    [  # for each question its text and the image before the result; corrected: if it differs
         ("temporal_reasoning_7", "consist source, reasoning, generation", ""),
         ("temporal_reasoning_9", "consist source, reasoning_w_input source, generation", ""),
         ("causal_reasoning_1", "reasoning, generation", ""),
         ("spatial_reasoning_1", "spatial_cons source, spatial_ref, spatial_qual", ""),
         ("spatial_reasoning_3", "spatial_cons source, spatial_ref_w_input source, spatial_qual", ""),
-        (
-            *("spatial_reasoning_5", "spatial_cons answer, spatial_ref_img answer, spatial_qual"),
-            "spatial_cons source, spatial_ref_img answer, spatial_qual",
-        ),
+        ("spatial_reasoning_5", "spatial_cons answer, spatial_ref_img answer, spatial_qual", "cons source"),
         ("logical_reasoning_4", "logical_cons_ans source, logical_txt", ""),
-        (
-            *("logical_reasoning_1", "logical_cons answer, logical_img_wo_q answer"),
-            "logical_cons source, logical_img_wo_q answer",
-        ),
-        (
-            *("logical_reasoning_3", "logical_cons answer, logical_img_wo_q answer"),
-            "logical_cons source, logical_img answer",
-        ),
+        ("logical_reasoning_1", "logical_cons answer, logical_img_wo_q answer", "cons source"),
+        ("logical_reasoning_3", "logical_cons answer, logical_img_wo_q answer", "cons source, img"),
     ],
 )
 def test_questions_about_an_edit(made: dict[str, Item], index: str, official: str, corrected: str) -> None:
@@ -128,10 +120,11 @@ def test_questions_about_an_edit(made: dict[str, Item], index: str, official: st
         "reference": item.data["reference"] or item.data["reference_txt"],
     }
     names = {text.format(**fields): key.partition("prompt_")[2] for key, text in rise_data.texts().items()}
-    for rules, expected in (("official", official), ("corrected", corrected or official)):
-        asked = [*BENCHMARKS[rules].questions(item, result, Answers({}))]  # type: ignore[index]
+    other = official.replace("cons answer", "cons source") if corrected else official
+    other = other.replace("img_wo_q", "img") if "img" in corrected else other
+    for benchmark, expected in zip(BENCHMARKS.values(), (official, other), strict=True):
         found = []
-        for one in asked:
+        for one in benchmark.questions(item, result, Answers({})):
             *others, last = (picture.path.stem for picture in one.pictures)
             images = ["answer" if name.endswith("_ref") else "source" for name in others]
             found.append(" ".join([names[one.text], *images]))
@@ -154,98 +147,70 @@ def test_the_judge_is_sent_what_the_official_program_sends(
         assert request_to("gpt-4.1-2025-04-14", asked) == request
 
 
-EDITS: list[tuple[str, dict[str, Any], Sequence[str], float | None, float | None, int]] = [
-    # category, keys, numbers of the replies; official and intended score, accuracy
-    ("temporal", {}, "455", 5.0, 4.7, 0),
-    ("temporal", {"consistency_free": True}, "55", 5.0, 5.0, 1),
-    ("temporal", {}, "555", 5.0, 5.0, 1),
-    ("causal", {}, "515", 1, 1.5, 0),
-    ("spatial", {}, "534", 3.2, 3.8, 0),
-    ("spatial", {}, "5x4", None, None, 0),
-    ("logical", {}, "11", 5.0, 5.0, 1),
-    ("logical", {}, "01", 3.8, 3.8, 0),
-    ("logical", {}, "10", 1.1, 1.1, 0),
+EDITS: list[Any] = [
+    # category, numbers of the replies; official and intended score, accuracy
+    *(("temporal", "455", 5.0, 4.7, 0), ("free", "55", 5.0, 5.0, 1), ("temporal", "555", 5.0, 5.0, 1)),
+    *(("causal", "515", 1, 1.5, 0), ("spatial", "534", 3.2, 3.8, 0), ("spatial", "5x4", None, None, 0)),
+    *(("logical", "11", 5.0, 5.0, 1), ("logical", "01", 3.8, 3.8, 0), ("logical", "10", 1.1, 1.1, 0)),
 ]
-OTHERS = [
-    ("causal", {}, "134", 3.2, 2.6, 0),
-    ("logical", {}, "00", 1, 1, 0),
-    ("logical", {}, ["1", "0, 1"], 0.3, 0.3, 0),
-    ("logical", {}, ["1, 0", "1, 0"], 5.0, 5.0, 1),
-]
+STOPS = [("logical", ["1, 0", "1, 0"], 5.0, 5.0, 1), ("causal", ["4", "4, 1", "5"], None, None, 0)]
+OTHERS = [("causal", "134", 3.2, 2.6, 0), ("logical", "00", 1, 1, 0), ("logical", ["1", "0, 1"], 0.3, 0.3, 0)]
 
 
-def scored(
-    benchmark: Rise, edits: Sequence[tuple[str, dict[str, Any], Sequence[str], Any, Any, int]]
-) -> Scores:
+def scored(benchmark: Rise, edits: Sequence[Any]) -> Scores:
+    """Returns such edits with such replies; "free" is a temporal edit without a question about consistency."""
     found = []
-    for n, (category, keys, replies, *_) in enumerate(edits):
-        given = ("consistency_free", "reasoning_img", "reasoning_wo_ins", "reference_img", "reference_txt")
-        data = dict.fromkeys(given) | {"subtask": "Puzzle Solving" if category == "logical" else None} | keys
-        data |= {"category": category, "index": f"{category}_reasoning_{n}", "some_consistency_free": True}
+    for n, (kind, replies, *_) in enumerate(edits):
+        category, free = ("temporal", True) if kind == "free" else (kind, None)
+        data = {"category": category, "index": f"{kind}_{n}", "consistency_free": free}
+        data |= {"subtask": "Puzzle Solving" if kind == "logical" else None, "some_consistency_free": True}
         item = Item(str(n), Cell("m", "rise").folder / f"{n}.png", 42, None, None, data)
-        texts = {
-            name: f"Final Score: {reply}"
-            for name, reply in zip(GRADES["consistency_free" in keys :], replies, strict=False)
-        }
+        texts = dict(zip(GRADES[bool(free) :], (f"Final Score: {one}" for one in replies), strict=False))
+        asked = {name: Answer(ask(name, "?", data=kind == "logical"), text) for name, text in texts.items()}
         score, answers = None, Answers({})
-        try:
-            answers = Answers({name: answer(benchmark, name, text, category) for name, text in texts.items()})
+        with suppress(Unparsed):
+            values = {name: benchmark.parse(one.question, one) for name, one in asked.items()}
+            answers = Answers({name: replace(one, value=values[name]) for name, one in asked.items()})
             score = benchmark.score(item, answers).of_item(item.id)
-        except Unparsed:
-            pass
         status = "judged" if score else "unparsed"
         found.append(ScoredItem(item, item.path, answers, texts, score, status=status))
     return Scores(found)
 
 
-def answer(benchmark: Rise, name: str, reply: str, category: str) -> Answer:
-    question = ask(name, "?", data=category == "logical")
-    return Answer(question, reply, value=benchmark.parse(question, Answer(question, reply)))
-
-
-@pytest.mark.parametrize("edit", [*EDITS, *OTHERS])
-def test_the_score_of_an_edit(edit: Any) -> None:
-    [one] = scored(Rise(), [edit]).items
-    values = (
-        one.score.values if one.score else {"score_official": None, "score_intended": None, "accuracy": 0}
-    )
-    found = [values[name] for name in ("score_official", "score_intended", "accuracy")]
-    assert found == pytest.approx([*edit[3:]])
-    if one.score and "consistency_free" in edit[1]:
-        assert Rise(RiseSettings(completion=2025)).score(one.item, one.answers).values["accuracy"] == 0
-    data = {**one.item.data, "some_consistency_free": False}
-    if one.score and not edit[1]:  # a set without the key has the intended score
-        other = Rise().score(replace(one.item, data=data), one.answers)
-        assert other.values["score_official"] == other.values["score_intended"]
+def test_the_score_of_an_edit() -> None:
+    scores = scored(Rise(), [*EDITS, *STOPS, *OTHERS])
+    for one, (kind, _, *expected) in zip(scores.items, [*EDITS, *STOPS, *OTHERS], strict=True):
+        values = one.score.values if one.score else {"accuracy": 0}
+        found = [values.get(name) for name in ("score_official", "score_intended", "accuracy")]
+        assert found == pytest.approx(expected)
+        if one.score:
+            of_subset = replace(one.item, data={**one.item.data, "some_consistency_free": False})
+            other = Rise(RiseSettings(completion=2025)).score(of_subset, one.answers).values
+            assert other["score_official"] == values["score_intended"], "no edit of it has the mark"
+            assert other["accuracy"] == (0 if kind == "free" else values["accuracy"])
 
 
 def test_the_table_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     benchmark = Rise()
     monkeypatch.setattr(benchmark, "prompt_count", len(EDITS))
     scores = scored(benchmark, EDITS)
-    files = benchmark.official_files(scores)
-    table = dict(line.split(",", 1) for line in str(files["m_judge.csv"]).splitlines())
-    numbers = {
-        name: [float(one) if one else None for one in row.split(",")]
-        for name, row in table.items()
-        if name != "-"
-    }
-    expected = {
+    files, metrics = benchmark.official_files(scores), benchmark.metrics(scores)
+    _, *table = (line.split(",") for line in str(files["m_judge.csv"]).splitlines())
+    numbers = {name: [float(one) if one else None for one in row] for name, *row in table}
+    assert len(numbers) == 1 + 4 + 3 + 11 + 1
+    for name, row in {
         "Overall": [3.6375, 65.9375, 1 / 3],
         "Temporal": [5, 100, 2 / 3],
         "Spatial": [3.2, 55, 0],
         "Logical": [3.3, 57.5, 1 / 3],
         "Overall_ApprConsistency": [30 / 7, 25 * 23 / 7, None],
         "Logic-Puzzle Solving": [3.3, 57.5, 1 / 3],
-    }
-    for name, row in expected.items():
+    }.items():
         assert numbers[name] == pytest.approx(row)
-    assert len(numbers) == 1 + 4 + 3 + 11 + 1
-    metrics = benchmark.metrics(scores)
     assert metrics["accuracy"].value == 3 / 8, "the edit without a score is missing"
     replies = pickle.loads(files["m.pkl"])  # type: ignore[arg-type]
-    assert replies["temporal_reasoning_1"]["judge1"] is None and len(replies["logical_reasoning_6"]) == 2
-    for stopping in (OTHERS[3], ("causal", {}, ["4", "4, 1", "5"], None, None, 0)):
-        stopped = benchmark.metrics(scored(benchmark, [*EDITS[1:], stopping]))
+    assert replies["free_1"]["judge1"] is None and len(replies["logical_6"]) == 2
+    for one in STOPS:
+        stopped = benchmark.metrics(scored(benchmark, [*EDITS[1:], one]))
         assert stopped["accuracy_official"].value is None
     assert "accuracy_official" not in BENCHMARKS["corrected"].metrics(scores)
