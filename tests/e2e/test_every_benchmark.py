@@ -1,4 +1,5 @@
-"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions, GEdit-Bench images, RISEBench and TRIG all.
+"""Every benchmark through eval.sh on its real data. Some is made up: questions of DPG-Bench, images of GEdit-Bench, all
+of RISEBench and TRIG.
 
 Judges are real servers that fail now and then; networks have random weights.
 """
