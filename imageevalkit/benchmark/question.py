@@ -30,6 +30,8 @@ class PixelRule(NamedTuple):
       judge (:func:`imageevalkit.judges.api.fitted_size`). None: the processor gets the image unchanged.
     * ``limits``: the smallest and largest width × height after this resize, also for images sent to a server.
     * ``size``: the width and height to which the program first resizes the image; the ``name`` must tell it.
+    * ``thumbnail``: an image with a side longer than this shrinks as by Pillow's ``thumbnail``; the ``name``
+      must tell it.
     """
 
     name: str
@@ -38,6 +40,7 @@ class PixelRule(NamedTuple):
     multiple: int | None = None
     limits: tuple[int, int] | None = None
     size: tuple[int, int] | None = None
+    thumbnail: int | None = None
 
 
 TRANSFORMERS = PixelRule("transformers", turned=True)
@@ -55,7 +58,8 @@ class Picture(NamedTuple):
     ``sha256`` is the hash of the bytes. ``media_type`` is the type that the request declares, even if it is
     wrong; None: the real type. ``pixels`` is the official program's decoding; None: the program sends the
     file unchanged. ``plain``: every program decodes the file to the same pixels
-    (``imageevalkit.common.images.is_plain``). ``flat``: all pixels have the same colour.
+    (``imageevalkit.common.images.is_plain``). ``flat``: all pixels have the same colour. ``detail`` is
+    OpenAI's parameter of an image ("low", "high"); empty: not sent.
     """
 
     path: Path
@@ -66,6 +70,7 @@ class Picture(NamedTuple):
     plain: bool = True
     flat: bool = False
     data: bytes | None = None
+    detail: str = ""
 
     def read(self) -> bytes:
         """Returns the bytes before any ``encoding``. Raises OSError if the file cannot be read."""
@@ -76,13 +81,15 @@ class Picture(NamedTuple):
         """The parts of the image that a request hash covers. The pixel rule is one only if it can change the
         pixels.
 
-        For a plain image the last element is a bool, as in older versions: their recorded answers stay valid.
+        For a plain image the rule is a bool, and an empty ``detail`` is left out, as in older versions: their
+        recorded answers stay valid.
         """
         rule: str | bool = False
         if self.pixels is not None:
-            is_as_filed = self.plain and not (self.pixels.limits or self.pixels.size)
+            resizes = self.pixels.limits or self.pixels.size or self.pixels.thumbnail
+            is_as_filed = self.plain and not resizes
             rule = bool(self.pixels.on_white) if is_as_filed else self.pixels.name
-        return [self.sha256, self.media_type, self.encoding, rule]
+        return [self.sha256, self.media_type, self.encoding, rule, *([self.detail] if self.detail else [])]
 
 
 Accepts = Literal["ended", "text", "any"]

@@ -68,7 +68,8 @@ def chat_request(
 
     def content(part: str | Picture) -> dict[str, Any]:
         if isinstance(part, Picture):
-            return {"type": "image_url", "image_url": {"url": mark}}
+            detail = {"detail": part.detail} if part.detail else {}
+            return {"type": "image_url", "image_url": {"url": mark, **detail}}
         return {"type": "text", "text": part}
 
     messages = [
@@ -329,10 +330,12 @@ def rgb(picture: Picture, data: bytes) -> Image.Image:
         if image.mode in rule.on_white:
             paper = Image.new("RGB", image.size, "white")
             paper.paste(image, mask=image.getchannel("A"))
-            return paper
+            image = paper
         image = image.convert("RGB")
         if rule.size:
             image = image.resize(rule.size, Image.Resampling.BICUBIC)
+        if rule.thumbnail:
+            image.thumbnail((rule.thumbnail, rule.thumbnail))
     except Exception as error:  # damaged Exif data, or a mode without RGB
         raise CorruptImage(f"{type(error).__name__}: {error}") from error
     image.info.clear()
@@ -407,7 +410,7 @@ def sent_picture(picture: Picture) -> tuple[bytes, str]:
     data = when_one_is_free(picture.read)
     encoding, rule = picture.encoding, picture.pixels
     options: dict[str, Any] = {}
-    if encoding is None and rule and (rule.limits or rule.size or not picture.plain):
+    if encoding is None and rule and (rule.limits or rule.size or rule.thumbnail or not picture.plain):
         encoding, options = Encoding("PNG"), {"compress_level": 1}
     with opened(data) as header:
         if encoding is not None:

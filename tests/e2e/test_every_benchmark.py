@@ -1,4 +1,4 @@
-"""Every benchmark through eval.sh on its real data. DPG-Bench lacks questions, GEdit-Bench images, prefer and TRIG all.
+"""Every benchmark through eval.sh on its real data, or on stand-ins where nobody keeps them.
 
 Judges are real servers that fail now and then; networks have random weights.
 """
@@ -28,7 +28,7 @@ from imageevalkit import registry
 from imageevalkit.assets import PROMPTS, FileAsset
 from imageevalkit.report.item_parts import with_parts
 from imageevalkit.store.results import ItemPart, read_result
-from tests.support import gedit_data, prefer_data
+from tests.support import gedit_data, prefer_data, rise_data
 from tests.support.checkout import (
     find_no_text,
     make_checkout,
@@ -147,7 +147,7 @@ class Kit:
             self._config.append(_ds_kwargs(name, settings.get(name, {}) | own))
 
     def _make_up_what_is_lacking(self, mirror: Path) -> None:
-        """The questions of DPG-Bench, an image of ImgEdit, prompts of prefer, and the rows of GEdit-Bench."""
+        """Stand-ins of data and texts that nobody keeps."""
         [prompts] = [
             one
             for one in registry.benchmark_files("dpgbench").local
@@ -172,6 +172,7 @@ class Kit:
         gedit_data.write(self.checkout / "benchmarks/gedit/data")
         self._make_up_texts("genevalpp", lambda key: "Judge the image.")
         self._make_up_texts("bizgeneval", lambda key: "{checklist}" if "USER" in key else "Judge the image.")
+        rise_data.write(self.checkout / "benchmarks/rise")
 
     def _make_up(self, benchmark: str, path: str, data: bytes) -> None:
         """Let ``data`` be the file ``path`` of a benchmark."""

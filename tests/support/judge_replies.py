@@ -49,6 +49,9 @@ def verdict(request: Received) -> str:
         return json.dumps({n: {"result": draw(request, n) < 0.9, "reason": "So."} for n in statements})
     if "Expectation checklist:" in prompt:
         return json.dumps({"correct": int(2 * draw(request)), "reason": "It looks so."})
+    if "**Final Score" in prompt:
+        grade = int(2 * draw(request)) if "**Final Score**:" in prompt else 1 + int(5 * draw(request))
+        return f"It looks so.\n\n**Final Score:** **{grade}**"
     if '"score" : [...]' in prompt:
         grades_of_edit = [int(11 * draw(request, n)) for n in range(2)]
         return json.dumps({"score": grades_of_edit, "reasoning": "It looks so."})
