@@ -24,6 +24,7 @@ _LISTED = 0.99  # of the probability; the rest is outside the listed tokens
 _GRADE = re.compile(r"^\W*([A-Z][^\n:]*): ?A number from", re.MULTILINE)
 _YES_OR_NO = re.compile(r"^Questions:\n(.+?)\n\n", re.MULTILINE | re.DOTALL)
 _CRITERION = re.compile(r"'\w*q\d+': ")
+_CHECKLIST = re.compile(r'^Prompt: ".*"\nQuestion: ".*"$', re.MULTILINE | re.DOTALL)
 _POINTS = re.compile(r"<checkpoint>(\[.*?\])</checkpoint>", re.DOTALL)
 _READ = ("a", "the", "of", "and", "new", "day", "的", "是", "一", "人", "大")
 
@@ -44,6 +45,8 @@ def verdict(request: Received) -> str:
     prompt = request.prompt
     if points := _POINTS.search(prompt):
         return _points(request, len(ast.literal_eval(points[1])))
+    if _CHECKLIST.search(prompt):
+        return "yes" if draw(request, "verdict") < 0.6 else "no"
     if '"score" : [...]' in prompt:
         grades_of_edit = [int(11 * draw(request, n)) for n in range(2)]
         return json.dumps({"score": grades_of_edit, "reasoning": "It looks so."})

@@ -152,9 +152,14 @@ def test_worked_examples_of_averages() -> None:
     three = metrics(("C-MI", [1, 1, 0], 0.6667), ("C-MI", [1, 0], 0.5), ("C-MI", [], 0))
     assert three["C-MI"] == pytest.approx(58.335)
     assert (three["overall"], three["tag/content"], three["tag/layout"]) == (None, 60.0, 100.0)
-    whole = metrics(*((one, [1], 0.5 if one.startswith("C-") else 0.2) for one in DIMENSIONS))
-    named = [whole[one] for one in ("composition", "reasoning", "overall")]
-    assert named == [pytest.approx(one) for one in (50, 20, 30)]
+    rows = (  # composition, reasoning and overall of an example, and of Qwen-Image as published
+        ([50] * 4 + [20] * 8, (50.0, 20.0, 30.0)),
+        ([81.4, 79.6, 65.6, 85.5, 41.1, 32.2, 48.2, 75.1, 56.5, 53.3, 61.9, 26.4], (78.0, 49.3, 58.9)),
+    )
+    for values, expected in rows:
+        whole = metrics(*((name, [1], value / 100) for name, value in zip(DIMENSIONS, values, strict=True)))
+        found = [whole[one] for one in ("composition", "reasoning", "overall")]
+        assert found == [pytest.approx(one, abs=0.05) for one in expected]
     two = metrics(("C-MA", [1] * 10, 1.0), ("C-MA", [0] * 40, 0.0))
     assert (two["C-MA"], two["questions/C-MA"], two["questions"]) == (50.0, 20.0, 20.0)
 
