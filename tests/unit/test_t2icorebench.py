@@ -122,15 +122,15 @@ def test_the_judge_sees_the_image_first(data: None) -> None:
 def test_the_score_of_an_image(
     data: None, monkeypatch: pytest.MonkeyPatch, replies: list[str], judge: str, values: Any, calls: Any
 ) -> None:
+    [item] = items(CoReBench(), 1)
+    write_images([item])
+    record = item.data["record"]
+    record = {**record, "Checklist": record["Checklist"][: len(replies)]}
+    short = replace(item, data={**item.data, "record": record})
     for settings, expected, count in zip((None, CORRECTED), values, calls, strict=True):
         asked = use_function_judge(lambda one: replies[int(one.name.partition("/")[2])], monkeypatch)
-        benchmark = CoReBench(settings, judge)
-        [item] = items(benchmark, 1)
-        record = item.data["record"]
-        record = {**record, "Checklist": record["Checklist"][: len(replies)]}
-        write_images([item])
         try:
-            _, result = evaluate(benchmark, [replace(item, data={**item.data, "record": record})])
+            _, result = evaluate(CoReBench(settings, judge), [short])
             value = result.metrics["C-MI"].value
         except (CellFailure, KeyError):
             value = None
