@@ -141,6 +141,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("genai", {"prompts": 527}),
     ("oneig", {"images_per_prompt": 2}),
     ("oneig-zh", {"tasks": "diversity"}),
+    ("t2icorebench", {"edition": 2026}),
     ("tiff", {"split": "test"}),
     ("tiff", {"wording": "long"}),
     ("unigenbench", {"language": "zh"}),
