@@ -25,6 +25,9 @@ class MeasurerSetting(NamedTuple):
 
 MEASURERS: dict[str, MeasurerSetting] = {
     "ppocr": MeasurerSetting("eval_models.ocr", "PPOCR", "reader", place="driver"),
+    "paddleocr": MeasurerSetting(
+        "eval_models.paddle_ocr", "PaddleOCR", "reader", ("paddleocr_en",), place="cpu"
+    ),
     "csd+se": MeasurerSetting("eval_models.encoders.style", "StyleEncoder", "encoder", ("csd", "se")),
     "dreamsim": MeasurerSetting("eval_models.encoders.dreamsim", "DreamSimEncoder", "encoder", ("dreamsim",)),
     "llm2clip": MeasurerSetting(
@@ -51,6 +54,9 @@ MEASURERS: dict[str, MeasurerSetting] = {
     "clipscore": MeasurerSetting(
         "eval_models.encoders.clip_metrics", "ClipScore", "metric", ("clip_vit_b_32",)
     ),
+    "clipscore-l14": MeasurerSetting(
+        "eval_models.encoders.clip_metrics", "ClipScoreL14", "metric", ("clip_vit_l_14",)
+    ),
     "pickscore": MeasurerSetting(
         "eval_models.encoders.clip_metrics", "PickScore", "metric", ("pickscore", "clip_vit_h_14")
     ),
@@ -60,6 +66,9 @@ MEASURERS: dict[str, MeasurerSetting] = {
     "hpsv3": MeasurerSetting("eval_models.encoders.hpsv3", "HPSv3", "metric", ("hpsv3", "qwen2_vl")),
     "aesthetic_predictor": MeasurerSetting(
         "eval_models.encoders.clip_metrics", "AestheticPredictor", "metric", ("aesthetic", "clip_vit_l_14")
+    ),
+    "aesthetic_predictor-v1": MeasurerSetting(
+        "eval_models.encoders.clip_metrics", "LinearPredictor", "metric", ("aesthetic_v1", "clip_vit_l_14")
     ),
     "niqe": MeasurerSetting("eval_models.image_metrics", "Niqe", "metric", ("niqe",), place="driver"),
     "nudenet": MeasurerSetting("eval_models.image_metrics", "NudeNet", "metric", place="cpu"),

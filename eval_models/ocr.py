@@ -137,7 +137,7 @@ class PPOCR(Answerer):
         def new_process() -> Connection:
             ours, theirs = multiprocessing.Pipe()
             with theirs:  # closed here, else recv() would wait forever after the process died
-                process = context.Process(target=_serve, args=(type(self), theirs), daemon=True)
+                process = context.Process(target=_serve, args=(self, theirs), daemon=True)
                 process.start()
             processes[ours] = process
             return ours
@@ -187,12 +187,11 @@ class PPOCR(Answerer):
                 end(pipe)
 
 
-def _serve(reader_class: type[PPOCR], pipe: Connection) -> None:
+def _serve(reader: PPOCR, pipe: Connection) -> None:
     """Answers questions from ``pipe`` until its other end is closed."""
     # Ctrl-C reaches the whole process group; the parent ends this process, so no traceback appears
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    reader = reader_class()
     with contextlib.suppress(EOFError, OSError):
         while True:
             pipe.send(_answer(reader, pipe.recv()))

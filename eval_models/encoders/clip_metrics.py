@@ -45,7 +45,8 @@ class _ClipMetric(Encoder):
 
     def load_part(self, class_name: str, source: WeightsSource, unused: str) -> Any:
         """Loads the image or the text half of a CLIP. Raises CellFailure if it does not load."""
-        dtype = "float16" if self.device.startswith("cuda") else "float32"
+        halves = self.precision != "float32" and self.device.startswith("cuda")
+        dtype = "float16" if halves else "float32"
         return load_pretrained(source, class_name, dtype, self.device, unused)
 
     def prepare(self, image: Image.Image) -> np.ndarray:
@@ -109,6 +110,13 @@ class ClipScore(_ClipMetric):
         return _SCALE * max(cosine, 0.0)  # with this argument order NaN stays NaN
 
 
+class ClipScoreL14(ClipScore):
+    """CLIPScore as CVTG-2K computes it: with CLIP ViT-L/14 in place of ViT-B/32."""
+
+    name = "clipscore-l14"
+    weight_names = ("clip_vit_l_14",)
+
+
 class PickScore(_ClipMetric):
     """A question holds a picture and a prompt. The answer is the logit of their features, about 17 to 24.
 
@@ -158,8 +166,12 @@ class AestheticPredictor(_ClipMetric):
             import torch
 
             state = torch.load(head.model_path, map_location="cpu", weights_only=True)
-            layers = linear_layers(vision.config.projection_dim, state, head)
+            layers = self.layers(vision.config.projection_dim, state, head)
         return vision, layers.to(self.device).eval()
+
+    def layers(self, width: int, state: Mapping[str, torch.Tensor], source: WeightsSource) -> torch.nn.Module:
+        """Returns the predictor above features of ``width``. Raises CellFailure if tensors do not match."""
+        return linear_layers(width, state, source)
 
     def measure(self, question: Question, features: torch.Tensor) -> float:
         with inference("one image"):
@@ -170,6 +182,21 @@ def tell_full(name: str, full: int, prompts: int, longest: int) -> None:
     """Prints how many prompts the evaluator ``name`` may not read to their ends."""
     if full:
         say(f"{name}: {full} of {prompts} prompts fill all {longest} tokens; text beyond them is cut off")
+
+
+class LinearPredictor(AestheticPredictor):
+    """LAION's first aesthetic predictor: one linear layer. Its scale is not that of the later predictor."""
+
+    name = "aesthetic_predictor-v1"
+    weight_names = ("aesthetic_v1", "clip_vit_l_14")
+    precision = "float32"
+
+    def layers(self, width: int, state: Mapping[str, torch.Tensor], source: WeightsSource) -> torch.nn.Module:
+        import torch
+
+        layer = torch.nn.Linear(width, 1)
+        load_state(layer, state, source)
+        return layer
 
 
 def linear_layers(

@@ -54,9 +54,9 @@ LIMIT = 12
 # replies of all judges until the first run is killed, and the most replies of a judge that are lost by it
 KILLED_AFTER, IN_FLIGHT = 100, 8
 ALL = sorted(registry.benchmark_tasks())
-NETWORKS = ("geneval", "hpsv2", "prefer")
+NETWORKS = ("geneval", "hpsv2", "prefer", "cvtg2k")
 # GenAI-Bench and DPG-Bench in place of a network
-ASKED = [name for name in ALL if name not in ("geneval", "hpsv2", "quickshapes", "quicktext")]
+ASKED = [name for name in ALL if name not in ("cvtg2k", "geneval", "hpsv2", "quickshapes", "quicktext")]
 # what a benchmark needs beside the tests
 needs_open_clip = pytest.mark.skipif(
     not (PACKAGES / "open_clip").is_dir(),
@@ -142,6 +142,7 @@ class Kit:
                 encoder.read_text() + SMALL.format(f"{weights['hpsv2']['hpsv2']}/ViT-H-14.json")
             )
         self._config = [f"EVAL_ENV_MAP['{name}']='{sys.prefix}'" for name in ("encoders", *NETWORKS)]
+        self._config.append("JUDGE_MAP['cvtg2k']='ppocr'")
         for name in self.names:
             own = {"weights": weights[name]} if name in weights else {}
             self._config.append(_ds_kwargs(name, settings.get(name, {}) | own))

@@ -335,6 +335,16 @@ def save_aesthetic(path: Path, *, width: int = 12) -> dict[str, Any]:
     return state
 
 
+def save_linear_predictor(path: Path, *, width: int = 12) -> dict[str, Any]:
+    """LAION's first predictor above a CLIP of that width: the tensors."""
+    import torch
+
+    torch.manual_seed(0)
+    state = {"weight": torch.randn(1, width), "bias": torch.randn(1)}
+    torch.save(state, path)
+    return state
+
+
 def save_imagereward(folder: Path) -> dict[str, Any]:
     """ImageReward in its authors' format, and the tokenizer of BERT: the tensors.
 
@@ -461,7 +471,7 @@ def save_niqe(path: Path) -> dict[str, Any]:
 
 
 def save_all(folder: Path, benchmarks: Collection[str]) -> dict[str, dict[str, str]]:
-    """Saves the weights of GenEval, HPSv2, prefer and the style of OneIG-Bench; returns their places by benchmark."""
+    """Saves the weights of GenEval, HPSv2, prefer, CVTG-2K and OneIG-Bench's style; returns places by benchmark."""
     places = {}
     # of a benchmark's own classes and reference vectors there are so many, and so wide
     if "geneval" in benchmarks:
@@ -482,6 +492,13 @@ def save_all(folder: Path, benchmarks: Collection[str]) -> dict[str, dict[str, s
         own |= {"hpsv2": str(folder / "hpsv2"), "aesthetic": str(folder / "aesthetic.pth")}
         clips = ("pickscore", "clip_vit_h_14", "clip_vit_b_32", "clip_vit_l_14")
         places["prefer"] = own | dict.fromkeys(clips, str(folder / "clip"))
+    if "cvtg2k" in benchmarks:
+        save_clip(folder / "clip")
+        save_linear_predictor(folder / "linear.pth")
+        places["cvtg2k"] = {
+            "clip_vit_l_14": str(folder / "clip"),
+            "aesthetic_v1": str(folder / "linear.pth"),
+        }
     if "oneig" in benchmarks:
         save_csd(folder / "csd", projection=768)
         save_se(folder / "se", projection=1280)

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
-from eval_models.encoders.clip_metrics import AestheticPredictor, ClipScore, PickScore
+from eval_models.encoders.clip_metrics import (
+    AestheticPredictor,
+    ClipScore,
+    ClipScoreL14,
+    LinearPredictor,
+    PickScore,
+)
 from eval_models.encoders.hpsv3 import HPSv3
 from eval_models.encoders.imagereward import ImageReward
 from eval_models.encoders.vqascore import Llava
@@ -25,6 +31,7 @@ from tests.support.tiny_measurers import (
     save_aesthetic,
     save_clip,
     save_imagereward,
+    save_linear_predictor,
     save_llava,
     save_niqe,
 )
@@ -149,6 +156,27 @@ def test_the_aesthetic_predictor_is_linear_in_normalised_features(tmp_path: Path
         expected, abs=1e-4
     )
     assert len({round(value, 3) for value in expected}) == 3
+
+
+def test_the_models_of_cvtg2k_are_the_same_with_other_weights(tmp_path: Path) -> None:
+    import torch
+
+    from eval_models.encoders.encoder import clip_pixels
+
+    model, state = save_clip(tmp_path / "clip"), save_linear_predictor(tmp_path / "head.pth")
+    clip, shown, expected = str(tmp_path / "clip"), pictures(tmp_path), []
+    asked = [measure("fit", picture, CAPTION) for picture in shown]
+    of_l14, of_b32 = ClipScoreL14({"clip_vit_l_14": clip}, "cpu"), ClipScore({"clip_vit_b_32": clip}, "cpu")
+    assert said(of_l14, asked) == said(of_b32, asked) and of_l14.label != of_b32.label
+    with torch.inference_mode():
+        for picture in shown:
+            pixels = clip_pixels(Image.open(picture.path), 32, "torchvision")[0]
+            vector = model.get_image_features(torch.from_numpy(pixels)[None]).pooler_output[0]
+            expected.append(float(state["weight"] @ (vector / vector.norm()) + state["bias"]))
+    predictor = LinearPredictor({"clip_vit_l_14": clip, "aesthetic_v1": str(tmp_path / "head.pth")}, "cpu")
+    assert said(predictor, [measure("beauty", picture) for picture in shown]) == pytest.approx(
+        expected, abs=1e-5
+    )
 
 
 def test_rewards_are_those_of_the_authors_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
