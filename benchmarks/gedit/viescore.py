@@ -73,7 +73,7 @@ def scores_in(reply: str, gives_up: bool = False) -> Any:
     except (*_NOT_JSON, TypeError, KeyError):
         pass
     try:
-        found = json.loads(_repaired(text))
+        found = json.loads(repaired(text))
     except _NOT_JSON:
         found = False
     if found is False:
@@ -100,7 +100,7 @@ def _without_braces(reply: str) -> list[Any]:
     raise Unparsed("no scores", reply)
 
 
-def _repaired(text: str) -> str:
+def repaired(text: str) -> str:
     """Returns ``text`` with quotes around names and values; a number becomes a list of one number."""
 
     def entry(found: re.Match[str]) -> str:

@@ -28,7 +28,7 @@ from imageevalkit import registry
 from imageevalkit.assets import PROMPTS, FileAsset
 from imageevalkit.report.item_parts import with_parts
 from imageevalkit.store.results import ItemPart, read_result
-from tests.support import corebench_data, gedit_data, prefer_data, rise_data
+from tests.support import corebench_data, gedit_data, omnicontext_data, prefer_data, rise_data
 from tests.support.checkout import (
     find_no_text,
     make_checkout,
@@ -171,6 +171,7 @@ class Kit:
         prefer_data.write_texts(self.checkout / "benchmarks/prefer")
         self._make_up("prefer", "dataset/pickscore/test.txt", prefer_data.PROMPTS.encode())
         gedit_data.write(self.checkout / "benchmarks/gedit/data")
+        omnicontext_data.write(self.checkout / "benchmarks/omnicontext/data")
         self._make_up_texts("genevalpp", lambda key: "Judge the image.")
         self._make_up_texts("bizgeneval", lambda key: "{checklist}" if "USER" in key else "Judge the image.")
         rise_data.write(self.checkout / "benchmarks/rise")

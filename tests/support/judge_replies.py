@@ -55,6 +55,8 @@ def verdict(request: Received) -> str:
         return f"It looks so.\n\n**Final Score:** **{grade}**"
     if _CHECKLIST.search(prompt):
         return "yes" if draw(request, "verdict") < 0.6 else "no"
+    if '"score": <score>' in prompt:
+        return json.dumps({"score": int(11 * draw(request)), "reasoning": "It looks so."})
     if '"score" : [...]' in prompt:
         grades_of_edit = [int(11 * draw(request, n)) for n in range(2)]
         return json.dumps({"score": grades_of_edit, "reasoning": "It looks so."})

@@ -18,7 +18,7 @@ from imageevalkit.extras.listing.listing import listing
 from imageevalkit.plan.benchmarks import BenchmarkChoice, choose_benchmark
 from imageevalkit.plan.config import Config
 from imageevalkit.store.cell import REPO
-from tests.support import gedit_data, prefer_data, rise_data
+from tests.support import gedit_data, omnicontext_data, prefer_data, rise_data
 from tests.support.mirror import shared_mirror
 
 
@@ -165,6 +165,8 @@ def test_what_a_class_says_of_its_items_is_true_of_its_data(
                 Image.new("RGB", (64, 64)).save(target)
     if name == "gedit":
         gedit_data.write(assets.data_folder(name))
+    if name == "omnicontext":
+        omnicontext_data.write(assets.data_folder(name))
     if name == "prefer":
         (assets.data_folder(name) / "dataset/pickscore/test.txt").write_text(prefer_data.PROMPTS)
     if name == "rise":
