@@ -1,5 +1,5 @@
-"""Every benchmark through eval.sh on its real data. Some is made up: questions of DPG-Bench, images of GEdit-Bench, all
-of RISEBench and TRIG.
+"""Every benchmark through eval.sh on its real data. Some is made up: questions of DPG-Bench, images of GEdit-Bench and
+KRIS-Bench, all of RISEBench and TRIG.
 
 Judges are real servers that fail now and then; networks have random weights.
 """
@@ -29,7 +29,7 @@ from imageevalkit import registry
 from imageevalkit.assets import FileAsset
 from imageevalkit.report.item_parts import with_parts
 from imageevalkit.store.results import ItemPart, read_result
-from tests.support import gedit_data, rise_data
+from tests.support import gedit_data, krisbench_data, rise_data
 from tests.support.checkout import (
     find_no_text,
     make_checkout,
@@ -146,7 +146,7 @@ class Kit:
             self._config.append(_ds_kwargs(name, settings.get(name, {}) | own))
 
     def _make_up_what_is_lacking(self, mirror: Path) -> None:
-        """The questions of DPG-Bench, an image of ImgEdit, the rows of GEdit-Bench, and all of RISEBench."""
+        """Questions of DPG-Bench, an image of ImgEdit, rows of GEdit-Bench, images of KRIS-Bench, all of RISEBench."""
         [prompts] = [
             one
             for one in registry.benchmark_files("dpgbench").local
@@ -168,6 +168,7 @@ class Kit:
         self._make_up("imgedit", path, picture.getvalue())
         gedit_data.write(self.checkout / "benchmarks/gedit/data")
         rise_data.write(self.checkout / "benchmarks/rise")
+        krisbench_data.write(self.checkout / "benchmarks/krisbench/data")
 
     def _make_up(self, benchmark: str, path: str, data: bytes) -> None:
         """Let ``data`` be the file ``path`` of a benchmark."""
@@ -203,7 +204,7 @@ class Kit:
             self._configure(config)
             words = ["--model_names", MODEL, "--ds_names", ";".join(self.names), "--limit", str(LIMIT)]
             words += ["--num_workers", "2", "--parallel", "true"]
-            env = {
+            env: dict[str, Any] = {
                 "API_KEY": "sk-judge-4711",
                 "PYTHONPATH": f"{self.checkout}{os.pathsep}{self._paths}",
                 "TEST_MARKER": str(self.checkout),

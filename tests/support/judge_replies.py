@@ -25,6 +25,7 @@ _GRADE = re.compile(r"^\W*([A-Z][^\n:]*): ?A number from", re.MULTILINE)
 _YES_OR_NO = re.compile(r"^Questions:\n(.+?)\n\n", re.MULTILINE | re.DOTALL)
 _CRITERION = re.compile(r"'\w*q\d+': ")
 _POINTS = re.compile(r"<checkpoint>(\[.*?\])</checkpoint>", re.DOTALL)
+_NAMED_SCORE = re.compile(r'"(\w+_score)":')
 _READ = ("a", "the", "of", "and", "new", "day", "的", "是", "一", "人", "大")
 
 
@@ -47,6 +48,8 @@ def verdict(request: Received) -> str:
     if "**Final Score" in prompt:
         grade = int(2 * draw(request)) if "**Final Score**:" in prompt else 1 + int(5 * draw(request))
         return f"It looks so.\n\n**Final Score:** **{grade}**"
+    if named := _NAMED_SCORE.findall(prompt):
+        return json.dumps({name: 1 + int(5 * draw(request, name)) for name in named})
     if '"score" : [...]' in prompt:
         grades_of_edit = [int(11 * draw(request, n)) for n in range(2)]
         return json.dumps({"score": grades_of_edit, "reasoning": "It looks so."})

@@ -18,7 +18,7 @@ from imageevalkit.extras.listing.listing import listing
 from imageevalkit.plan.benchmarks import BenchmarkChoice, choose_benchmark
 from imageevalkit.plan.config import Config
 from imageevalkit.store.cell import REPO
-from tests.support import gedit_data, rise_data
+from tests.support import gedit_data, krisbench_data, rise_data
 from tests.support.mirror import shared_mirror
 
 
@@ -164,6 +164,8 @@ def test_what_a_class_says_of_its_items_is_true_of_its_data(
                 Image.new("RGB", (64, 64)).save(target)
     if name == "gedit":
         gedit_data.write(assets.data_folder(name))
+    if name == "krisbench":
+        krisbench_data.write(assets.data_folder(name))
     if name == "rise":
         rise_data.write(tmp_path / name)
     benchmark = registry.make_benchmark(name, settings, "")
