@@ -199,6 +199,7 @@ class Rise(Benchmark):
         replies = {name: answers[name] for name in GRADES if name in answers}
         numbers = [number for one in replies.values() for number in one.value]
         if category == "logical" and len(numbers) != 3:
+            # four numbers stop the official program: then the first of each reply counts here
             numbers = [4 * min(one.value[0], 1) + 1 for one in replies.values()]
         # quirk: three numbers of a logical edit are three grades, although its replies are 0 or 1
         grade = dict(zip([*GRADES][is_free:], numbers, strict=False))

@@ -28,7 +28,7 @@ from imageevalkit import registry
 from imageevalkit.assets import PROMPTS, FileAsset
 from imageevalkit.report.item_parts import with_parts
 from imageevalkit.store.results import ItemPart, read_result
-from tests.support import corebench_data, gedit_data, omnicontext_data, prefer_data, rise_data
+from tests.support import corebench_data, gedit_data, krisbench_data, omnicontext_data, prefer_data, rise_data
 from tests.support.checkout import (
     find_no_text,
     make_checkout,
@@ -176,6 +176,7 @@ class Kit:
         self._make_up_texts("bizgeneval", lambda key: "{checklist}" if "USER" in key else "Judge the image.")
         rise_data.write(self.checkout / "benchmarks/rise")
         corebench_data.write_template(self.checkout / "benchmarks/t2icorebench")
+        krisbench_data.write(self.checkout / "benchmarks/krisbench/data")
 
     def _make_up(self, benchmark: str, path: str, data: bytes) -> None:
         """Let ``data`` be the file ``path`` of a benchmark."""

@@ -27,6 +27,7 @@ _CRITERION = re.compile(r"'\w*q\d+': ")
 _STATEMENT = re.compile(r"^(\d+)\. .", re.MULTILINE)
 _CHECKLIST = re.compile(r'^Prompt: ".*"\nQuestion: ".*"$', re.MULTILINE | re.DOTALL)
 _POINTS = re.compile(r"<checkpoint>(\[.*?\])</checkpoint>", re.DOTALL)
+_NAMED_SCORE = re.compile(r'"(\w+_score)":')
 _READ = ("a", "the", "of", "and", "new", "day", "的", "是", "一", "人", "大")
 
 
@@ -57,6 +58,8 @@ def verdict(request: Received) -> str:
         return "yes" if draw(request, "verdict") < 0.6 else "no"
     if '"score": <score>' in prompt:
         return json.dumps({"score": int(11 * draw(request)), "reasoning": "It looks so."})
+    if named := _NAMED_SCORE.findall(prompt):
+        return json.dumps({name: 1 + int(5 * draw(request, name)) for name in named})
     if '"score" : [...]' in prompt:
         grades_of_edit = [int(11 * draw(request, n)) for n in range(2)]
         return json.dumps({"score": grades_of_edit, "reasoning": "It looks so."})

@@ -42,7 +42,7 @@ def rows() -> list[dict[str, Any]]:
     for (category, subtasks), counts in zip(SUBTASKS.items(), COUNTS, strict=True):
         of_category = [one for one, count in zip(subtasks, counts, strict=True) for _ in range(count)]
         for n, subtask in enumerate(of_category, 1):
-            row = {
+            row: dict[str, Any] = {
                 "index": f"{category}_reasoning_{n}",
                 "category": f"{category}_reasoning",
                 "subtask": subtask,

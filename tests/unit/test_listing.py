@@ -18,7 +18,7 @@ from imageevalkit.extras.listing.listing import listing
 from imageevalkit.plan.benchmarks import BenchmarkChoice, choose_benchmark
 from imageevalkit.plan.config import Config
 from imageevalkit.store.cell import REPO
-from tests.support import gedit_data, omnicontext_data, prefer_data, rise_data
+from tests.support import gedit_data, krisbench_data, omnicontext_data, prefer_data, rise_data
 from tests.support.mirror import shared_mirror
 
 
@@ -169,6 +169,8 @@ def test_what_a_class_says_of_its_items_is_true_of_its_data(
         omnicontext_data.write(assets.data_folder(name))
     if name == "prefer":
         (assets.data_folder(name) / "dataset/pickscore/test.txt").write_text(prefer_data.PROMPTS)
+    if name == "krisbench":
+        krisbench_data.write(assets.data_folder(name))
     if name == "rise":
         rise_data.write(tmp_path / name)
     benchmark = registry.make_benchmark(name, settings, "")
