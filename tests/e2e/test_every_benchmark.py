@@ -173,7 +173,9 @@ class Kit:
         gedit_data.write(self.checkout / "benchmarks/gedit/data")
         omnicontext_data.write(self.checkout / "benchmarks/omnicontext/data")
         self._make_up_texts("genevalpp", lambda key: "Judge the image.")
-        self._make_up_texts("bizgeneval", lambda key: "{checklist}" if "USER" in key else "Judge the image.")
+        self._make_up_texts(
+            "bizgeneval", lambda key: "Statements:\n{checklist}" if "USER" in key else "Judge it."
+        )
         rise_data.write(self.checkout / "benchmarks/rise")
         corebench_data.write_template(self.checkout / "benchmarks/t2icorebench")
         krisbench_data.write(self.checkout / "benchmarks/krisbench/data")

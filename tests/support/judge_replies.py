@@ -47,7 +47,8 @@ def verdict(request: Received) -> str:
     prompt = request.prompt
     if points := _POINTS.search(prompt):
         return _points(request, len(ast.literal_eval(points[1])))
-    if statements := _STATEMENT.findall(prompt):
+    if prompt.startswith("Statements:"):
+        statements = _STATEMENT.findall(prompt)
         return json.dumps({n: {"result": draw(request, n) < 0.9, "reason": "So."} for n in statements})
     if "Expectation checklist:" in prompt:
         return json.dumps({"correct": int(2 * draw(request)), "reason": "It looks so."})
