@@ -12,12 +12,14 @@ class Encoding(NamedTuple):
     """The encoding of an image that is sent in another format than its file.
 
     ``format`` is Pillow's name ("JPEG", "PNG"). ``quality`` is Pillow's, 1 to 95; None: the format's default.
-    If an image is larger than ``longest_side`` pixels, it shrinks to that size; None: never.
+    If an image is larger than ``longest_side`` pixels, it shrinks to that size; None: never. The other side
+    is rounded, or with ``floor`` cut to whole pixels.
     """
 
     format: str
     quality: int | None = None
     longest_side: int | None = None
+    floor: bool = False
 
 
 class PixelRule(NamedTuple):
@@ -55,7 +57,8 @@ class Picture(NamedTuple):
     ``sha256`` is the hash of the bytes. ``media_type`` is the type that the request declares, even if it is
     wrong; None: the real type. ``pixels`` is the official program's decoding; None: the program sends the
     file unchanged. ``plain``: every program decodes the file to the same pixels
-    (``imageevalkit.common.images.is_plain``). ``flat``: all pixels have the same colour.
+    (``imageevalkit.common.images.is_plain``). ``flat``: all pixels have the same colour. ``detail`` is
+    OpenAI's parameter of an image ("high"); empty: not sent.
     """
 
     path: Path
@@ -66,6 +69,7 @@ class Picture(NamedTuple):
     plain: bool = True
     flat: bool = False
     data: bytes | None = None
+    detail: str = ""
 
     def read(self) -> bytes:
         """Returns the bytes before any ``encoding``. Raises OSError if the file cannot be read."""
@@ -76,13 +80,15 @@ class Picture(NamedTuple):
         """The parts of the image that a request hash covers. The pixel rule is one only if it can change the
         pixels.
 
-        For a plain image the last element is a bool, as in older versions: their recorded answers stay valid.
+        For a plain image the fourth element is a bool, and new settings are only listed if they differ from
+        their defaults, as in older versions: their recorded answers stay valid.
         """
         rule: str | bool = False
         if self.pixels is not None:
             is_as_filed = self.plain and not (self.pixels.limits or self.pixels.size)
             rule = bool(self.pixels.on_white) if is_as_filed else self.pixels.name
-        return [self.sha256, self.media_type, self.encoding, rule]
+        encoding = self.encoding and [*self.encoding[:3], *(["floor"] if self.encoding.floor else [])]
+        return [self.sha256, self.media_type, encoding, rule, *([self.detail] if self.detail else [])]
 
 
 Accepts = Literal["ended", "text", "any"]

@@ -28,7 +28,7 @@ from imageevalkit import registry
 from imageevalkit.assets import FileAsset
 from imageevalkit.report.item_parts import with_parts
 from imageevalkit.store.results import ItemPart, read_result
-from tests.support import corebench_data, gedit_data, prefer_data
+from tests.support import corebench_data, gedit_data, genexam_data, prefer_data
 from tests.support.checkout import (
     find_no_text,
     make_checkout,
@@ -147,7 +147,7 @@ class Kit:
             self._config.append(_ds_kwargs(name, settings.get(name, {}) | own))
 
     def _make_up_what_is_lacking(self, mirror: Path) -> None:
-        """The questions of DPG-Bench, an image of ImgEdit, texts of prefer and T2I-CoReBench, rows of GEdit-Bench."""
+        """Writes what DPG-Bench, GEdit-Bench, GenExam, ImgEdit, prefer and T2I-CoReBench lack."""
         [prompts] = [
             one
             for one in registry.benchmark_files("dpgbench").local
@@ -170,6 +170,7 @@ class Kit:
         prefer_data.write_texts(self.checkout / "benchmarks/prefer")
         self._make_up("prefer", "dataset/pickscore/test.txt", prefer_data.PROMPTS.encode())
         gedit_data.write(self.checkout / "benchmarks/gedit/data")
+        genexam_data.write(self.checkout / "benchmarks/genexam")
         corebench_data.write_template(self.checkout / "benchmarks/t2icorebench")
 
     def _make_up(self, benchmark: str, path: str, data: bytes) -> None:

@@ -25,6 +25,7 @@ _GRADE = re.compile(r"^\W*([A-Z][^\n:]*): ?A number from", re.MULTILINE)
 _YES_OR_NO = re.compile(r"^Questions:\n(.+?)\n\n", re.MULTILINE | re.DOTALL)
 _CRITERION = re.compile(r"'\w*q\d+': ")
 _CHECKLIST = re.compile(r'^Prompt: ".*"\nQuestion: ".*"$', re.MULTILINE | re.DOTALL)
+_EXAM = re.compile(r"^## Scoring Points\n(\[.*\])$", re.MULTILINE)
 _POINTS = re.compile(r"<checkpoint>(\[.*?\])</checkpoint>", re.DOTALL)
 _READ = ("a", "the", "of", "and", "new", "day", "的", "是", "一", "人", "大")
 
@@ -47,6 +48,8 @@ def verdict(request: Received) -> str:
         return _points(request, len(ast.literal_eval(points[1])))
     if _CHECKLIST.search(prompt):
         return "yes" if draw(request, "verdict") < 0.6 else "no"
+    if exam := _EXAM.search(prompt):
+        return _exam(request, len(ast.literal_eval(exam[1])))
     if '"score" : [...]' in prompt:
         grades_of_edit = [int(11 * draw(request, n)) for n in range(2)]
         return json.dumps({"score": grades_of_edit, "reasoning": "It looks so."})
@@ -70,6 +73,14 @@ def verdict(request: Received) -> str:
         return " ".join(_READ[int(len(_READ) * draw(request, n))] for n in range(12))
     word = draw(request, "verdict") < 0.6
     return f"Score: {int(word)}" if "Score" in prompt else ("Yes" if word else "No")
+
+
+def _exam(request: Received, count: int) -> str:
+    said = {"reasoning": "It looks so."}
+    answers = [{**said, "answer": int(draw(request, n) < 0.8)} for n in range(count)]
+    names = ("Spelling", "Clarity and Readability", "Logical Consistency")
+    grades = {name: {**said, "score": int(3 * draw(request, name))} for name in names}
+    return json.dumps({"description": "A figure.", "answers": answers, "global_evaluation": grades})
 
 
 def _points(request: Received, count: int) -> str:
