@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,7 @@ from imageevalkit.benchmark.question import (
 )
 from imageevalkit.metrics import grouped, mean, mean_by, mean_of_means, spread
 from imageevalkit.store.items import Item
+from imageevalkit.store.jsonl import is_number
 from imageevalkit.store.results import Metric, Score
 
 SUBJECTS = (
@@ -192,7 +192,7 @@ def _read(reply: str) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, bool) or is_number(value)
 
 
 def _is_grade(value: Any) -> bool:
