@@ -117,11 +117,11 @@ class GenExam(Benchmark):
         try:
             found = {name: grades[label]["score"] for name, label in GRADES.items()}
         except _UNREADABLE:
-            found = {}
-        if not self.is_official and not all(_is_grade(one) for one in found.values() or [None]):
+            found = dict.fromkeys(GRADES)
+        if not self.is_official and not all(map(_is_grade, found.values())):
             raise Unparsed(f"a grade that is no whole number from 0 to {_BEST}", text)
         # quirk: the official program accepts any grade, and its report stops at one that is no number
-        if not all(_is_number(one) for one in found.values() or [None]):
+        if not all(isinstance(one, bool) or is_number(one) for one in found.values()):
             raise Unparsed("a grade that is no number: the official report stops", text, final=True)
         return {"answers": [int(one == 1) for one in answers], **found}
 
@@ -189,10 +189,6 @@ def _read(reply: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return ast.literal_eval(text)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, bool) or is_number(value)
 
 
 def _is_grade(value: Any) -> bool:

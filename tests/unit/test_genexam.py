@@ -13,7 +13,7 @@ from PIL import Image
 
 from benchmarks.genexam.benchmark import GRADES, SUBJECTS, GenExam, GenExamSettings
 from imageevalkit.benchmark.contract import Answers, Scores, Unparsed
-from imageevalkit.benchmark.question import Answer, Picture, ask
+from imageevalkit.benchmark.question import Answer, Encoding, Picture, ask
 from imageevalkit.common.images import decode, sha256_file
 from imageevalkit.judges.api import sent_picture
 from imageevalkit.store.results import Score
@@ -152,6 +152,10 @@ def test_one_item_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert str([one["question"] for one in item.data["scoring_points"]]) in text["text"]
     assert item.prompt in text["text"]
     assert [one["image_url"]["detail"] for one in pictures] == ["high", "high"]
+    # what has neither detail nor floor keeps the request of older versions
+    old = Picture(item.path, "ab", encoding=Encoding("JPEG", 95))
+    assert json.dumps(old.request) == '["ab", null, ["JPEG", 95, null], false]'
+    assert question.pictures[0].request[2:] == [["JPEG", None, 768, "floor"], "pillow", "high"]
     data, kind = sent_picture(question.pictures[0])
     assert (kind, decode(data).size) == ("image/jpeg", (768, 428))
     [white] = GenExam(CORRECTED).questions(
