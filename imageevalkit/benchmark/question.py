@@ -58,7 +58,7 @@ class Picture(NamedTuple):
     wrong; None: the real type. ``pixels`` is the official program's decoding; None: the program sends the
     file unchanged. ``plain``: every program decodes the file to the same pixels
     (``imageevalkit.common.images.is_plain``). ``flat``: all pixels have the same colour. ``detail`` is
-    OpenAI's parameter of an image ("high"); empty: not sent.
+    OpenAI's parameter of an image ("low", "high"); empty: not sent.
     """
 
     path: Path
@@ -80,8 +80,8 @@ class Picture(NamedTuple):
         """The parts of the image that a request hash covers. The pixel rule is one only if it can change the
         pixels.
 
-        For a plain image the fourth element is a bool, and new settings are only listed if they differ from
-        their defaults, as in older versions: their recorded answers stay valid.
+        For a plain image the rule is a bool, and an empty ``detail`` is left out, as in older versions: their
+        recorded answers stay valid. So is an encoding's ``floor`` of False.
         """
         rule: str | bool = False
         if self.pixels is not None:
