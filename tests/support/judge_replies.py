@@ -44,12 +44,12 @@ def draw(request: Received, *salt: object) -> float:
 def verdict(request: Received) -> str:
     """Returns the verdict in the form that the question requires; else yes or no."""
     prompt = request.prompt
-    if points := _POINTS.search(prompt):
-        return _points(request, len(ast.literal_eval(points[1])))
     if _CHECKLIST.search(prompt):
         return "yes" if draw(request, "verdict") < 0.6 else "no"
     if exam := _EXAM.search(prompt):
         return _exam(request, len(ast.literal_eval(exam[1])))
+    if points := _POINTS.search(prompt):
+        return _points(request, len(ast.literal_eval(points[1])))
     if '"score" : [...]' in prompt:
         grades_of_edit = [int(11 * draw(request, n)) for n in range(2)]
         return json.dumps({"score": grades_of_edit, "reasoning": "It looks so."})
