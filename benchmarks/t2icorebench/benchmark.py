@@ -101,14 +101,15 @@ class CoReBench(Benchmark):
             name = f"question/{number}"
             attempt = answers.attempt(name)
             text = f'Prompt: "{item.prompt}"\nQuestion: "{entry["question"]}"'
+            sampling, start = Sampling(None, 0.0), []
             if self.is_local:
                 penalty = {"repetition_penalty": 1.05} if self.backend == "vllm" else {}
                 most = min(512 * 4**attempt, 8192) if self.is_new else 8192
                 sampling = Sampling(most, 0.0, extra=penalty)
-                messages = (Message("system", (self.prompts[_TEMPLATE],)), Message("user", (image, text)))
+                start = [Message("system", (self.prompts[_TEMPLATE],))]
             else:
-                sampling = Sampling(None, 0.0)
-                messages = (Message("user", (image, f"{self.prompts[_TEMPLATE]}\n{text}")),)
+                text = f"{self.prompts[_TEMPLATE]}\n{text}"
+            messages = (*start, Message("user", (image, text)))
             # parse() must know the last attempt, so each attempt is a question of its own
             yield Question(name, messages, sampling, data=attempt, accepts=self.accepts, repeat=attempt)
 
@@ -207,7 +208,7 @@ class CoReBench(Benchmark):
         )
         found = {}
         for dimension, images in grouped(done, lambda one: one[1].data["dimension"]).items():
-            content = {}
+            content: dict[str, Any] = {}
             for name, item, score in images:
                 record, values = item.data["record"], score.detail.values()
                 marked = zip(record["Checklist"], values, strict=True)

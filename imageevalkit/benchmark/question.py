@@ -12,12 +12,14 @@ class Encoding(NamedTuple):
     """The encoding of an image that is sent in another format than its file.
 
     ``format`` is Pillow's name ("JPEG", "PNG"). ``quality`` is Pillow's, 1 to 95; None: the format's default.
-    If an image is larger than ``longest_side`` pixels, it shrinks to that size; None: never.
+    If an image is larger than ``longest_side`` pixels, it shrinks to that size; None: never. The other side
+    is rounded, or with ``floor`` cut to whole pixels.
     """
 
     format: str
     quality: int | None = None
     longest_side: int | None = None
+    floor: bool = False
 
 
 class PixelRule(NamedTuple):
@@ -81,15 +83,16 @@ class Picture(NamedTuple):
         """The parts of the image that a request hash covers. The pixel rule is one only if it can change the
         pixels.
 
-        For a plain image the rule is a bool, and an empty ``detail`` is left out, as in older versions: their
-        recorded answers stay valid.
+        For a plain image the rule is a bool, and an empty ``detail`` and an encoding's ``floor`` of False are
+        left out, as in older versions: their recorded answers stay valid.
         """
         rule: str | bool = False
         if self.pixels is not None:
             resizes = self.pixels.limits or self.pixels.size or self.pixels.thumbnail
             is_as_filed = self.plain and not resizes
             rule = bool(self.pixels.on_white) if is_as_filed else self.pixels.name
-        return [self.sha256, self.media_type, self.encoding, rule, *([self.detail] if self.detail else [])]
+        encoding = self.encoding and [*self.encoding[:3], *(["floor"] if self.encoding.floor else [])]
+        return [self.sha256, self.media_type, encoding, rule, *([self.detail] if self.detail else [])]
 
 
 Accepts = Literal["ended", "text", "any"]

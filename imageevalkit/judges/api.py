@@ -370,8 +370,11 @@ def fitted_size(
 def encoded(image: Image.Image, encoding: Encoding, **options: Any) -> bytes:
     """Returns ``image`` in ``encoding``, shrunk with Lanczos if too large. ``options`` are Pillow's own."""
     if encoding.longest_side is not None and max(image.size) > encoding.longest_side:
-        scale = encoding.longest_side / max(image.size)
-        width, height = (max(1, round(side * scale)) for side in image.size)
+        longest, now = encoding.longest_side, max(image.size)
+        scale = longest / now
+        # whole numbers, because a product of floats may be just below the right side
+        sides = (side * longest // now if encoding.floor else round(side * scale) for side in image.size)
+        width, height = (max(1, side) for side in sides)
         image = image.resize((width, height), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     quality = {} if encoding.quality is None else {"quality": encoding.quality}

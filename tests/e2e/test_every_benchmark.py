@@ -28,7 +28,15 @@ from imageevalkit import registry
 from imageevalkit.assets import PROMPTS, FileAsset
 from imageevalkit.report.item_parts import with_parts
 from imageevalkit.store.results import ItemPart, read_result
-from tests.support import corebench_data, gedit_data, krisbench_data, omnicontext_data, prefer_data, rise_data
+from tests.support import (
+    corebench_data,
+    gedit_data,
+    genexam_data,
+    krisbench_data,
+    omnicontext_data,
+    prefer_data,
+    rise_data,
+)
 from tests.support.checkout import (
     find_no_text,
     make_checkout,
@@ -177,6 +185,7 @@ class Kit:
             "bizgeneval", lambda key: "Statements:\n{checklist}" if "USER" in key else "Judge it."
         )
         rise_data.write(self.checkout / "benchmarks/rise")
+        genexam_data.write(self.checkout / "benchmarks/genexam")
         corebench_data.write_template(self.checkout / "benchmarks/t2icorebench")
         krisbench_data.write(self.checkout / "benchmarks/krisbench/data")
 

@@ -26,6 +26,7 @@ _YES_OR_NO = re.compile(r"^Questions:\n(.+?)\n\n", re.MULTILINE | re.DOTALL)
 _CRITERION = re.compile(r"'\w*q\d+': ")
 _STATEMENT = re.compile(r"^(\d+)\. .", re.MULTILINE)
 _CHECKLIST = re.compile(r'^Prompt: ".*"\nQuestion: ".*"$', re.MULTILINE | re.DOTALL)
+_EXAM = re.compile(r"^## Scoring Points\n(\[.*\])$", re.MULTILINE)
 _POINTS = re.compile(r"<checkpoint>(\[.*?\])</checkpoint>", re.DOTALL)
 _NAMED_SCORE = re.compile(r'"(\w+_score)":')
 _READ = ("a", "the", "of", "and", "new", "day", "的", "是", "一", "人", "大")
@@ -45,6 +46,10 @@ def draw(request: Received, *salt: object) -> float:
 def verdict(request: Received) -> str:
     """Returns the verdict in the form that the question requires; else yes or no."""
     prompt = request.prompt
+    if _CHECKLIST.search(prompt):
+        return "yes" if draw(request, "verdict") < 0.6 else "no"
+    if exam := _EXAM.search(prompt):
+        return _exam(request, len(ast.literal_eval(exam[1])))
     if points := _POINTS.search(prompt):
         return _points(request, len(ast.literal_eval(points[1])))
     if prompt.startswith("Statements:"):
@@ -55,8 +60,6 @@ def verdict(request: Received) -> str:
     if "**Final Score" in prompt:
         grade = int(2 * draw(request)) if "**Final Score**:" in prompt else 1 + int(5 * draw(request))
         return f"It looks so.\n\n**Final Score:** **{grade}**"
-    if _CHECKLIST.search(prompt):
-        return "yes" if draw(request, "verdict") < 0.6 else "no"
     if '"score": <score>' in prompt:
         return json.dumps({"score": int(11 * draw(request)), "reasoning": "It looks so."})
     if named := _NAMED_SCORE.findall(prompt):
@@ -84,6 +87,14 @@ def verdict(request: Received) -> str:
         return " ".join(_READ[int(len(_READ) * draw(request, n))] for n in range(12))
     word = draw(request, "verdict") < 0.6
     return f"Score: {int(word)}" if "Score" in prompt else ("Yes" if word else "No")
+
+
+def _exam(request: Received, count: int) -> str:
+    said = {"reasoning": "It looks so."}
+    answers = [{**said, "answer": int(draw(request, n) < 0.8)} for n in range(count)]
+    names = ("Spelling", "Clarity and Readability", "Logical Consistency")
+    grades = {name: {**said, "score": int(3 * draw(request, name))} for name in names}
+    return json.dumps({"description": "A figure.", "answers": answers, "global_evaluation": grades})
 
 
 def _points(request: Received, count: int) -> str:

@@ -139,6 +139,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in registry.benchmark_tasks() if not name.startswith("trig-")),
     ("gedit", {"language": "zh", "edits": 604}),
     ("genai", {"prompts": 527}),
+    ("genexam", {"subset": "mini"}),
     ("oneig", {"images_per_prompt": 2}),
     ("oneig-zh", {"tasks": "diversity"}),
     ("t2icorebench", {"edition": 2026}),
