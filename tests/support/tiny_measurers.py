@@ -471,7 +471,7 @@ def save_niqe(path: Path) -> dict[str, Any]:
 
 
 def save_all(folder: Path, benchmarks: Collection[str]) -> dict[str, dict[str, str]]:
-    """Saves the weights of GenEval, HPSv2, prefer, CVTG-2K and OneIG-Bench's style; returns places by benchmark."""
+    """Saves the weights of GenEval, HPSv2, prefer, CVTG-2K and OneIG-Bench; returns their places by benchmark."""
     places = {}
     # of a benchmark's own classes and reference vectors there are so many, and so wide
     if "geneval" in benchmarks:
