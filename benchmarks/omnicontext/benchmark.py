@@ -141,7 +141,7 @@ class OmniContext(Benchmark):
         if self.is_official:
             is_whole = found is not None and "score" in found and "reasoning" in found
             return None if found is None else [found["score"] if is_whole else None]
-        grade = (found or {}).get("score")
+        grade: Any = (found or {}).get("score")
         grade = grade[0] if isinstance(grade, list) and len(grade) == 1 else grade
         if not is_number(grade) or not 0 <= grade <= _SCALE:
             raise Unparsed("no grade of 0 to 10", answer.text or "")

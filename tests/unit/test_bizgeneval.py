@@ -21,7 +21,7 @@ from imageevalkit.store.items import Item
 from tests.support.function_judge import items
 from tests.support.mirror import shared_mirror
 
-BENCHMARKS = {rules: BizGenEval(BizGenEvalSettings(rules=rules)) for rules in ("official", "corrected")}  # type: ignore[arg-type]
+BENCHMARKS = {rules: BizGenEval(BizGenEvalSettings(rules=rules)) for rules in ("official", "corrected")}
 RIGHT = {str(n): {"result": True} for n in range(1, 21)}
 
 
