@@ -109,6 +109,10 @@ class PPOCR(Answerer):
             boxes.append(Box(text, min(x for x, _ in corners), min(ys), max(ys)))
         return "\n".join(lines(boxes))
 
+    def __getstate__(self) -> dict[str, Any]:
+        # a loaded model cannot be pickled: each process loads its own
+        return {name: value for name, value in vars(self).items() if name != "_engine"}
+
     @functools.cached_property
     def _engine(self) -> Any:
         try:
