@@ -120,6 +120,7 @@ class DiffusersModel(ImageModel):
         self.call_settings = {n: v for n, v in settings.items() if n not in own and v is not None}
         cls = _pipeline_class(model_path, pipeline_class, revision)
         self.pipeline_class = cls.__name__
+        self.call_parameters = inspect.signature(cls.__call__).parameters
         # before the weights load: a misspelt setting should not cost minutes
         self._check_settings(cls, own)
         _check_options(cls, options, self.device)
@@ -130,7 +131,7 @@ class DiffusersModel(ImageModel):
 
         ``**kwargs`` does not count, because it ignores unknown arguments.
         """
-        parameters = inspect.signature(cls.__call__).parameters
+        parameters = self.call_parameters
         named = (
             {p.name for p in parameters.values() if p.kind is not p.VAR_KEYWORD} - {"self"} - self.reserved
         )
@@ -259,7 +260,7 @@ class DiffusersT2I(DiffusersModel):
             )
         self.prompt_suffix = str(prompt_suffix)
         self.batch_size = batch_size
-        self.takes_size = {"width", "height"} <= inspect.signature(self._pipeline.__call__).parameters.keys()
+        self.takes_size = {"width", "height"} <= self.call_parameters.keys()
 
     def generate(self, prompt: str, seed: int = 42, size: tuple[int, int] | None = None) -> Generated:
         """Returns one image. Raises Refused if the pipeline's safety checker rejects it."""
