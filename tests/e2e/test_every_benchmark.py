@@ -36,6 +36,7 @@ from tests.support import (
     omnicontext_data,
     prefer_data,
     rise_data,
+    wiseedit_data,
 )
 from tests.support.checkout import (
     find_no_text,
@@ -135,7 +136,8 @@ class Kit:
         self._make_up_what_is_lacking(mirror)
         self._configure([_ds_kwargs(name, settings[name]) for name in settings])
         words = ["utils/prefetch.sh", "--eval", "false", "--ds_names", ";".join(ALL), "--mirror", str(mirror)]
-        run_command(["bash", *words], cwd=self.checkout, status=0)
+        hub = {"HF_HUB_CACHE": str(folder / "hub")}
+        run_command(["bash", *words], self.checkout, {**os.environ, **hub}, status=0)
         # what torchvision lacks here, and open_clip, for processes with networks
         self._paths = os.pathsep.join(map(str, (REPO / "tests/support/torchvision_ops", PACKAGES)))
         saved = run_command(
@@ -188,6 +190,8 @@ class Kit:
         genexam_data.write(self.checkout / "benchmarks/genexam")
         corebench_data.write_template(self.checkout / "benchmarks/t2icorebench")
         krisbench_data.write(self.checkout / "benchmarks/krisbench/data")
+        wiseedit_data.write(self.folder / "hub")
+        self._make_up_texts("wiseedit", lambda key: "{hint}" if "hint" in key else "Grade it 1-10.")
 
     def _make_up(self, benchmark: str, path: str, data: bytes) -> None:
         """Let ``data`` be the file ``path`` of a benchmark."""
@@ -242,6 +246,7 @@ class Kit:
                 "API_KEY": "sk-judge-4711",
                 "PYTHONPATH": f"{self.checkout}{os.pathsep}{self._paths}",
                 "TEST_MARKER": str(self.checkout),
+                "HF_HUB_CACHE": str(self.folder / "hub"),
             }
             process = start_eval(self.checkout, *words, **env)
             wait_for(lambda: sum(one.received for one in servers.values()) >= KILLED_AFTER)

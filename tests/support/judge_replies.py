@@ -60,6 +60,8 @@ def verdict(request: Received) -> str:
     if "**Final Score" in prompt:
         grade = int(2 * draw(request)) if "**Final Score**:" in prompt else 1 + int(5 * draw(request))
         return f"It looks so.\n\n**Final Score:** **{grade}**"
+    if "Grade it 1-10." in prompt:
+        return json.dumps({"score": 1 + int(10 * draw(request)), "reason": "It looks so."})
     if '"score": <score>' in prompt:
         return json.dumps({"score": int(11 * draw(request)), "reasoning": "It looks so."})
     if named := _NAMED_SCORE.findall(prompt):

@@ -18,7 +18,7 @@ from imageevalkit.extras.listing.listing import listing
 from imageevalkit.plan.benchmarks import BenchmarkChoice, choose_benchmark
 from imageevalkit.plan.config import Config
 from imageevalkit.store.cell import REPO
-from tests.support import gedit_data, krisbench_data, omnicontext_data, prefer_data, rise_data
+from tests.support import gedit_data, krisbench_data, omnicontext_data, prefer_data, rise_data, wiseedit_data
 from tests.support.mirror import shared_mirror
 
 
@@ -170,6 +170,9 @@ def test_what_a_class_says_of_its_items_is_true_of_its_data(
         omnicontext_data.write(assets.data_folder(name))
     if name == "prefer":
         (assets.data_folder(name) / "dataset/pickscore/test.txt").write_text(prefer_data.PROMPTS)
+    if name == "wiseedit":
+        wiseedit_data.write(tmp_path / "hub")
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     if name == "krisbench":
         krisbench_data.write(assets.data_folder(name))
     if name == "rise":
