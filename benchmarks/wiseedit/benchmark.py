@@ -254,7 +254,7 @@ def _rounded(means: Mapping[str, Metric], is_whole: bool) -> dict[str, Metric]:
     for language in LANGUAGES:
         for task, grades in TASKS.items():
             of_task = [means.get(f"{language}/{task}/{grade}") for grade in grades]
-            known = [round(one.value, 1) for one in of_task if one and one.value is not None]
+            known = [_percent(one.value, one.n) for one in of_task if one and one.value is not None]
             if len(known) == len(grades):
                 values[f"{language}/{task}"] = sum(known) / len(known)
         basic = [values.get(f"{language}/{task}") for task in ("imagination", "awareness", "interpretation")]
@@ -267,6 +267,15 @@ def _rounded(means: Mapping[str, Metric], is_whole: bool) -> dict[str, Metric]:
         for name, metric in means.items()
         if name.count("/") < 2
     }
+
+
+def _percent(value: float, count: int) -> float:
+    """Returns the mean of ``count`` grades on the scale 0-100, with one decimal; ``value`` is the same, exact.
+
+    The official program scales the mean of the grades 1-10. So does this, because of ties.
+    """
+    total = count + round(value * count * 9 / 100)
+    return round((total / count - 1) / 9 * 100, 1)
 
 
 def grade_in(reply: str, patterns: Sequence[re.Pattern[str]]) -> int | None:

@@ -106,7 +106,7 @@ def test_gpus_of_other_jobs() -> None:
     ("variable", "name", "says"),
     [
         ("INFER_GPU_MAP", "difusers", "unknown model 'difusers' (did you mean 'diffusers'?)"),
-        ("EVAL_ENV_MAP", "genexam", "unknown benchmark 'genexam' (did you mean 'geneval'?)"),
+        ("EVAL_ENV_MAP", "geneva", "unknown benchmark 'geneva' (did you mean 'geneval'?)"),
     ],
 )
 @pytest.mark.usefixtures("machine")

@@ -465,7 +465,7 @@ def test_a_misspelt_key_of_a_map_is_refused(plan: Plan) -> None:
             UserError, match=rf"^{variable} .* names unknown key 'generat' \(did you mean 'generate'"
         ):
             sbatch_words(Config(maps={variable: {"generat": "1G"}}), plan)
-    assert sbatch_words(Config(maps={"SLURM_MEM_MAP": {"cvtg": "1G"}}), plan)["report"] == []
+    assert sbatch_words(Config(maps={"SLURM_MEM_MAP": {"vistory": "1G"}}), plan)["report"] == []
 
 
 @pytest.mark.parametrize(

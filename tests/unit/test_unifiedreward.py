@@ -9,7 +9,7 @@ import pytest
 from benchmarks.prefer.benchmark import Prefer, PreferSettings
 from benchmarks.prefer.unifiedreward import OFFICIAL
 from imageevalkit.benchmark.contract import Answers, Unparsed
-from imageevalkit.benchmark.question import Answer, Picture, Question, Sampling, measure
+from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question, Sampling, measure
 from tests.support.function_judge import items
 from tests.support.prefer_data import use_texts
 
@@ -38,7 +38,7 @@ def test_a_version_has_its_words_and_sampling(
     [item, *_] = items(benchmark)
     asked, _ = benchmark.questions(item, Picture(item.path, "ab" * 32), Answers({}))
     [picture, text] = asked.messages[0].parts
-    assert isinstance(picture, Picture) and picture.encoding == ("JPEG", 95, None)
+    assert isinstance(picture, Picture) and picture.encoding == Encoding("JPEG", 95)
     assert isinstance(text, str) and text.startswith(key) and text.endswith(f"[{item.prompt}]")
     assert asked.sampling == Sampling(tokens, 0.0, extra=extra)
 

@@ -10,7 +10,15 @@ from typing import Any, Literal
 
 import pytest
 
-from benchmarks.wiseedit.benchmark import GRADES, SUBSETS, TASKS, WiseEdit, WiseEditSettings, references
+from benchmarks.wiseedit.benchmark import (
+    GRADES,
+    SUBSETS,
+    TASKS,
+    WiseEdit,
+    WiseEditSettings,
+    _percent,
+    references,
+)
 from imageevalkit.assets import BenchmarkFiles
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, ask
@@ -198,3 +206,10 @@ def test_the_judge_sees_inputs_result_hint_and_references(
 
 def _listed() -> list[str]:
     return (OFFICIAL.folder / "assets.txt").read_text().splitlines()
+
+
+def test_ties_are_rounded_as_the_official_program_rounds_them() -> None:
+    for count in range(1, 60):
+        for total in range(count, 10 * count + 1):
+            value = (total - count) / 9 * 100 / count
+            assert _percent(value, count) == round((total / count - 1) / 9 * 100, 1)
