@@ -27,7 +27,7 @@ from imageevalkit.store.results import Metric, Score
 DOMAINS = ("slides", "webpage", "poster", "chart", "scientific_figure")
 DIMENSIONS = ("layout", "attribute", "text", "knowledge")
 PENALTIES = {"hard": 0.2, "easy": 0.2, "all": 0.1}
-"""What an error costs, by the part of the statements: 10 are hard, 10 easy."""
+"""The penalty of an error, by the part of the statements: 10 statements are hard, 10 are easy."""
 VALUES = (*PENALTIES, "accuracy")
 _COUNT = 20
 _RATIOS = {"16:9": 16 / 9, "9:16": 9 / 16, "4:3": 4 / 3, "3:4": 3 / 4, "3:2": 3 / 2, "2:3": 2 / 3}

@@ -14,7 +14,7 @@ from imageevalkit.assets import FileFacts, Record
 from tests.support.mirror import shared_mirror
 
 IMAGES = 7
-"""How many different source images there are."""
+"""The number of different source images."""
 # this copy of the instructions lacks the two edits that share their keys with others
 _UNIWORLD = "PKU-YuanGroup/UniWorld/e64fa8e18642f3bbd09b7e0d06160acd502e03a9"
 _ENGLISH = f"{_UNIWORLD}/UniWorld-V1/univa/eval/gedit/gedit_edit.json"

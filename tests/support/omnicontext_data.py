@@ -12,7 +12,7 @@ from benchmarks.omnicontext.benchmark import ROWS, TYPES
 from imageevalkit.assets import FileFacts, Record
 
 IMAGES = 7
-"""How many different references there are."""
+"""The number of different references."""
 
 
 def rows() -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from benchmarks.wiseedit.benchmark import HUB, SUBSETS
 CASES = 1220
 COMMIT = "c" * 40
 IMAGES = 6
-"""How many different images there are."""
+"""The number of different images."""
 
 
 def write(cache: Path) -> None:

@@ -70,7 +70,7 @@ def item(type: str = "scene_character") -> Item:
 
 
 def scored(*replies: str, type: str = "scene_character") -> Score:
-    """Of a result with such replies, those about following and consistency in turns."""
+    """Returns the score of a result. The replies are about following and consistency in turns."""
     names = [f"{name}/{n}" for n in range(3) for name in ("following", "consistency")]
     answers = {}
     for name, reply in zip(names, replies, strict=True):
